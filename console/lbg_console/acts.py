@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 from urllib.parse import urlencode
 
-from lbg_console.sessions import Session, admin_of, places_of
+from lbg_console.sessions import ADMINISTRATOR, Session, admin_of, places_of
 from lbg_core.admin import GroupAdmin, ProvisioningError
 from lbg_core.admin.dead_letters import DeadLetterError, DeadQueue, ReplayResult, Selection, open_dead_queue
 from lbg_core.admin.dead_letters import discard as discard_letters
@@ -28,7 +28,8 @@ from lbg_core.admin.progress import Progress, Report, line_of
 from lbg_core.admin.record import is_of_kubernetes
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import BrokerAddress, ClientError
-from lbg_core.group import UNCOUNTED_MODES, SpecError
+from lbg_core.counted_nouns import counted
+from lbg_core.group import UNCOUNTED_MODES, GroupSpec, SpecError
 from lbg_core.peers import printable
 from lbg_core.redaction import redacted
 
@@ -36,6 +37,12 @@ log = logging.getLogger("lbg.console.audit")
 
 REPARTITION_S = 300.0
 """As of the command line."""
+
+OF_GROUPS_USER = frozenset({"skip"})
+"""Acts that the permissions of a group's own user allow."""
+
+OF_ADMINISTRATORS = frozenset({"pause-ingress", "resume-ingress"})
+"""Acts that take the tag `administrator`: they change users' permissions by the management API."""
 
 RUNNING, DONE, FAILED = "running", "done", "failed"
 ACTS_SHOWN = 20
@@ -139,7 +146,7 @@ class Act:
 
     def detail_of(self, request: Request) -> str:
         if "queues" in self.fields:
-            return f"{request.queues} queues"
+            return counted(request.queues or 0, "queue")
         limit = [] if request.limit is None else [f"at most {request.limit:,}"]
         return ", ".join(filter(None, [request.selected("key"), *limit]))
 
@@ -177,9 +184,9 @@ async def _repartition(login: Login, request: Request, report: Report) -> str:
         lambda admin: repartition_group(admin, request.group, queues, timeout_s=REPARTITION_S, report=report),
     )
     return (
-        f"{done.now} queues now, {done.was} before"
+        f"{counted(done.now, 'queue')} now, {done.was} before"
         if done.is_changed
-        else f"it has {done.now} queues already"
+        else f"it has {counted(done.now, 'queue')} already"
     )
 
 
@@ -187,7 +194,7 @@ async def _skip(login: Login, request: Request, report: Report) -> str:
     id_ = request.id
     assert id_ is not None
     skipped = await _with_groups(login, lambda groups: groups.skip_message(request.group, id_))
-    return f"a dead letter after {skipped.attempts} attempts at {printable(skipped.member or '-')}"
+    return f"a dead letter after {counted(skipped.attempts, 'attempt')} at {printable(skipped.member or '-')}"
 
 
 async def _release(login: Login, request: Request, report: Report) -> str:
@@ -198,7 +205,7 @@ async def _release(login: Login, request: Request, report: Report) -> str:
             admin, request.group, keys, timeout_s=administration.TIMEOUT_S, report=report
         ),
     )
-    text = f"{len(released.done):,} keys released, {released.published:,} messages"
+    text = f"{counted(len(released.done), 'key')} released, {counted(released.published, 'message')}"
     if released.failed_again:
         failed = ", ".join(printable(key) for key in sorted(released.failed_again)[:5])
         raise DeadLetterError(f"{text}; parked again, because a message failed again: {failed}")
@@ -214,7 +221,7 @@ async def _replay_one(login: Login, request: Request, report: Report) -> str:
 
 async def _discard_parked(login: Login, request: Request, report: Report) -> str:
     count = await _with_groups(login, lambda groups: groups.discard_parked(request.group, request.selection))
-    return f"{count:,} parked messages discarded"
+    return f"{counted(count, 'parked message')} discarded"
 
 
 async def _replay(login: Login, request: Request, report: Report) -> str:
@@ -240,7 +247,7 @@ async def _with_dead_letters(
 
     def text() -> str:
         unknown = f", {done.unknown:,} of unknown fate" if done.unknown else ""
-        return f"{done.done:,} of {done.total:,} dead letters {verb}{unknown}"
+        return f"{done.done:,} of {counted(done.total, 'dead letter')} {verb}{unknown}"
 
     try:
         async with open_dead_queue(places, group) as queue:
@@ -248,7 +255,10 @@ async def _with_dead_letters(
     except (DeadLetterError, ClientError) as error:
         raise DeadLetterError(f"{text()}; {error}" if done.total else str(error)) from error
     if done.not_looked_at:
-        more = f"{done.not_looked_at:,} were not read, as another client holds them: do it again when it has ended"
+        more = (
+            f"{counted(done.not_looked_at, 'was', 'were')} not read, as another client holds them: do it again when "
+            "it has ended"
+        )
         raise DeadLetterError(f"{text()}; {more}")
     if done.missing_ids:
         raise DeadLetterError(f"no dead letter has id {', '.join(sorted(done.missing_ids))}")
@@ -396,8 +406,17 @@ ACTS: Mapping[str, Act] = {
 }
 
 
-def offered(one: Description) -> list[dict[str, Any]]:
-    """Acts that make sense for the group as it is, for a page."""
+def allowed_acts(session: Session, spec: GroupSpec | None) -> frozenset[str]:
+    """Names of the acts that the broker may allow this user: where its rights are not known, all."""
+    if session.tags is not None and ADMINISTRATOR in session.tags:
+        return frozenset(ACTS)
+    if spec is not None and spec.client_username == session.username:
+        return OF_GROUPS_USER
+    return frozenset(ACTS) - (OF_ADMINISTRATORS if session.tags is not None else frozenset())
+
+
+def offered(one: Description, allowed: Container[str]) -> list[dict[str, Any]]:
+    """Acts that make sense for the group as it is, for a page. `allowed`: names of those that the user may do."""
     is_by_hand = not is_of_kubernetes(one.owner)
     names = []
     if is_by_hand:
@@ -409,7 +428,12 @@ def offered(one: Description) -> list[dict[str, Any]]:
         names.append("release")
     if one.dead_letters != 0:
         names.append("replay")
-    return [offer(ACTS[name], one.group) for name in names]
+    return offers(names, allowed, one.group)
+
+
+def offers(names: Iterable[str], allowed: Container[str], group: str, **fields: str) -> list[dict[str, Any]]:
+    """Those of these acts that are allowed, for a page."""
+    return [offer(ACTS[name], group, **fields) for name in names if name in allowed]
 
 
 def offer(act: Act, group: str, **fields: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
-from lbg_console.acts import offered
+from lbg_console.acts import allowed_acts, offered
 from lbg_console.documents import group_document
 from lbg_console.sessions import STREAMS_MAX, Session
 from lbg_console.survey import GroupSurvey, Look, SurveyedGroup
@@ -58,12 +58,13 @@ class EventStreams:
             ],
         }
 
-    def group(self, group: SurveyedGroup) -> dict[str, Any]:
-        """The group whole; before it was described, only its name."""
+    def group(self, group: SurveyedGroup, session: Session) -> dict[str, Any]:
+        """The group whole, with the acts that are offered to this user; before it was described, only its name."""
         survey, row = self._survey, group.observed.row
         now_s = survey.now_s()
         document = group_document(group.observed, now_s) or {"group": group.observed.name}
-        acts = [] if self._is_read_only or row is None else offered(row.description)
+        allowed = frozenset() if self._is_read_only else allowed_acts(session, group.spec)
+        acts = [] if row is None else offered(row.description, allowed)
         return {
             **document,
             "at": round(now_s * 1000),
@@ -102,7 +103,7 @@ class EventStreams:
                         break
                     if group.version != version and group.row is not None:
                         id_ = f"{self._epoch}-{group.version}-{news}"
-                        await stream.send("group", self.group(group), id_)
+                        await stream.send("group", self.group(group, session), id_)
                     version = group.version
                     for number, kind, data in list(group.news):
                         if number > news:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Any
 
-from lbg_console.acts import ACTS, offer
+from lbg_console.acts import offers
 from lbg_console.sessions import Session, admin_of, places_of
 from lbg_core.admin import GroupAdmin, ProvisioningError
 from lbg_core.admin.dead_letters import (
@@ -29,6 +29,7 @@ from lbg_core.admin.key_fate import PlaceKind, find_key, places_text
 from lbg_core.admin.key_lane import HEADER, lane_rows, reach_text
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.client import AccessRefused, BodyExcerpt, BrokerAddress, ClientError
+from lbg_core.counted_nouns import counted
 from lbg_core.group import SpecError, hash_of, queue_of
 from lbg_core.group.held_messages import HeldState, PeekedMessage
 from lbg_core.redaction import redacted
@@ -59,9 +60,11 @@ class MessageReader:
         self._address = address
         self._peeks = asyncio.Semaphore(PEEKS_MAX)
 
-    async def key(self, session: Session, one: Description, key: str, reading: asyncio.Lock) -> Found:
-        """Place of the key, its lane, and its messages wherever they are. Raises SpecError for a key that the group's
-        hash function cannot take."""
+    async def key(
+        self, session: Session, one: Description, key: str, reading: asyncio.Lock, allowed: Container[str]
+    ) -> Found:
+        """Place of the key, its lane, and its messages wherever they are, with the acts on each that are allowed.
+        Raises SpecError for a key that the group's hash function cannot take."""
         place = _place_of(one, key)
         now_us = time.time_ns() // 1000
         async with self._admin(session) as admin:
@@ -82,7 +85,9 @@ class MessageReader:
             "rows": rows,
             "reach": reach_text(fate.lane, now_us, UTC),
             "messages": [
-                _message(one.group, message, now_us) for each in fate.places for message in each.messages
+                _message(one.group, message, now_us, allowed)
+                for each in fate.places
+                for message in each.messages
             ],
             "parked": None if parked is None else parked.count,
             "dead": None if dead is None else dead.count,
@@ -94,6 +99,7 @@ class MessageReader:
         async with self._admin(session) as admin:
 
             async def read() -> None:
+                now_us = time.time_ns() // 1000
                 listing = await GroupAdmin(admin).list_parked(group)
                 found.total = listing.messages
                 found.messages = [
@@ -102,21 +108,28 @@ class MessageReader:
                         "state": "released" if each.is_released else "parked",
                         "messages": each.messages,
                         "bytes": each.size_bytes,
+                        "age_s": each.age_s(now_us),
+                        "reason": listing.reasons.get(each.key),
                         "first": ", ".join("-".join(map(str, identity)) for identity in each.first),
                     }
                     for each in listing.keys
                 ]
                 if listing.leftovers:
                     found.notes.append(
-                        f"{listing.leftovers:,} copies more are in the parking queue, of crashes or being parked now: "
-                        "a release or a discard deletes those of crashes"
+                        f"{counted(listing.leftovers, 'more copy is', 'more copies are')} in the parking queue, of a "
+                        "crash or being parked now: a release or a discard deletes those of crashes"
                     )
 
             await _read(reading, found.notes, read)
         return found
 
     async def dead_letters(
-        self, session: Session, group: str, selection: Selection, reading: asyncio.Lock
+        self,
+        session: Session,
+        group: str,
+        selection: Selection,
+        reading: asyncio.Lock,
+        allowed: Container[str],
     ) -> MessageList:
         """The oldest dead letters that are selected."""
         found = MessageList()
@@ -127,9 +140,11 @@ class MessageReader:
             async with open_dead_queue(places, group) as queue:
                 listing = await list_letters(queue, selection, limit=LETTERS_MAX, body_bytes=BODY_BYTES)
             found.total = listing.total
-            found.messages = _letters(group, listing, now_us, ("replay", "discard"))
+            found.messages = _letters(group, listing, now_us, allowed)
             if listing.not_looked_at:
-                unread = f"{listing.not_looked_at:,} were not read, as another client holds them"
+                unread = (
+                    f"{counted(listing.not_looked_at, 'was', 'were')} not read, as another client holds them"
+                )
                 found.notes.append(f"{unread}: read again when it has ended")
 
         async with self._peeks:
@@ -180,7 +195,7 @@ def _place_of(one: Description, key: str) -> Found:
     }
 
 
-def _message(group: str, message: PeekedMessage, now_us: int) -> Found:
+def _message(group: str, message: PeekedMessage, now_us: int, allowed: Container[str]) -> Found:
     fields = ("id", "state", "attempts", "reason", "routing_key", "redelivered", "content_type")
     body = ("body", "body_base64", "body_bytes")
     return {
@@ -188,7 +203,7 @@ def _message(group: str, message: PeekedMessage, now_us: int) -> Found:
         "key": None,
         "at": message.member or "the broker",
         "age_s": message.age_s(now_us),
-        "acts": [offer(ACTS[act], group, id=message.id) for act in _ACTS_OF.get(message.state, ())],
+        "acts": offers(_ACTS_OF.get(message.state, ()), allowed, group, id=message.id),
     }
 
 
@@ -200,14 +215,14 @@ _ACTS_OF = {
 """By the state of a message, the acts on it."""
 
 
-def _letters(group: str, listing: Listing, now_us: int, acts: tuple[str, ...]) -> list[Found]:
+def _letters(group: str, listing: Listing, now_us: int, allowed: Container[str]) -> list[Found]:
     return [
-        _letter(group, letter, body, now_us, acts)
+        _letter(group, letter, body, now_us, allowed)
         for letter, body in zip(listing.letters, listing.bodies, strict=True)
     ]
 
 
-def _letter(group: str, letter: DeadLetter, body: BodyExcerpt, now_us: int, acts: tuple[str, ...]) -> Found:
+def _letter(group: str, letter: DeadLetter, body: BodyExcerpt, now_us: int, allowed: Container[str]) -> Found:
     return {
         "body": None,
         "body_base64": None,
@@ -222,5 +237,5 @@ def _letter(group: str, letter: DeadLetter, body: BodyExcerpt, now_us: int, acts
         "content_type": None,
         "at": letter.member_name or (None if letter.member is None else f"member {letter.member}"),
         "age_s": letter.age_s(now_us),
-        "acts": [] if letter.id is None else [offer(ACTS[act], group, id=letter.id) for act in acts],
+        "acts": [] if letter.id is None else offers(_ACTS_OF[HeldState.DEAD], allowed, group, id=letter.id),
     }

@@ -185,11 +185,12 @@ class ObservedGroup:
         row = self.row
         if row is None or now_s < self.timeline.samples.due_s:
             return None
-        ready, unacked = row.description.ready, row.description.unacked
+        one = row.description
+        counts = {"ready": one.ready, "unacked": one.unacked, "dead_letters": one.dead_letters}
         values = {
             "rate": round(row.rate, 1),
-            "ready": ready if isinstance(ready, int) else None,
-            "unacked": unacked if isinstance(unacked, int) else None,
+            **{name: count if isinstance(count, int) else None for name, count in counts.items()},
+            "members": None if one.members is UNKNOWN else len(one.members),
             "oldest_s": row.oldest_s,
         }
         return self.timeline.samples.add(now_s, values)

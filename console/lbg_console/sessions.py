@@ -39,14 +39,15 @@ WAITING_MAX = 16
 """Logins that are checked at a time, and that wait for it."""
 
 COUNTED_MAX = 4096
-SEES_ALL = frozenset({"administrator", "monitoring"})
+ADMINISTRATOR = "administrator"
+SEES_ALL = frozenset({ADMINISTRATOR, "monitoring"})
 """Tags of users who see all groups, as in RabbitMQ's management."""
 
 
 @dataclass(slots=True)
 class Session:
     """`sees_all`: not only the groups whose user this is. `checked_at_s`: the broker accepted the login then. `csrf`: a
-    form of this session has it."""
+    form of this session has it. `tags`: of the user, None where they cannot be read."""
 
     id: str
     username: str
@@ -58,19 +59,29 @@ class Session:
     streams: set[Callable[[], None]] = field(default_factory=set, repr=False)
     """Each ends a stream of this session."""
     is_over: bool = False
+    tags: frozenset[str] | None = None
 
 
 class Sessions:
     def __init__(self) -> None:
         self._sessions: OrderedDict[str, Session] = OrderedDict()
 
-    def open(self, username: str, password: str, *, sees_all: bool, now_s: float) -> Session:
+    def open(
+        self,
+        username: str,
+        password: str,
+        *,
+        sees_all: bool,
+        now_s: float,
+        tags: frozenset[str] | None = None,
+    ) -> Session:
         for one in list(self._sessions.values()):
             if one.ends_at_s <= now_s:
                 self.close(one)
         while len(self._sessions) >= SESSIONS_MAX:
             self.close(next(iter(self._sessions.values())))
         session = Session(secrets.token_urlsafe(32), username, password, sees_all, now_s + SESSION_S, now_s)
+        session.tags = tags
         self._sessions[session.id] = session
         return session
 
@@ -141,16 +152,15 @@ def admin_of(address: BrokerAddress, username: str, password: str) -> LiveAdmin:
     return LiveAdmin(places, ManagementApi.of_broker(address, where))
 
 
-async def check_login(address: BrokerAddress, username: str, password: str) -> bool:
-    """True if the user sees all groups. Raises Denied for a login that is wrong, and Unreachable."""
+async def check_login(address: BrokerAddress, username: str, password: str) -> frozenset[str] | None:
+    """Tags of the user, None where they cannot be read. Raises Denied for a login that is wrong, and Unreachable."""
     admin = admin_of(address, username, password)
     try:
         await admin.amqp.engine()
         try:
-            tags = await admin.management_for("tags of the login can only be read").tags()
+            return await admin.management_for("tags of the login can only be read").tags()
         except (Denied, Unreachable, Unsupported):
-            return False
-        return bool(tags & SEES_ALL)
+            return None
     except (Denied, Unreachable):
         raise
     except AdminError as error:  # a virtual host that the user may not enter

@@ -26,6 +26,7 @@ from lbg_core.admin.problem_kinds import Kind
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot
 from lbg_core.admin.status_reports import BIND_AGAIN_S, VIEW_KEYS, WATCH_AGAIN_S, watch_reports
 from lbg_core.client import Delivery
+from lbg_core.counted_nouns import counted
 from lbg_core.group import GroupSpec, Names
 from lbg_core.group.member_state import Identity
 from lbg_core.group.members_protocol import Activity
@@ -223,7 +224,7 @@ class GroupSurvey:
             if state.error:
                 log.warning("the broker cannot be read: %s", state.error)
             else:
-                log.info("the broker is read: %d groups", len(self.groups))
+                log.info("the broker is read: %s", counted(len(self.groups), "group"))
             self.state = state
             for name in list(self._lookers):
                 self._notify(name)

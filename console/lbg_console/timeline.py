@@ -1,7 +1,7 @@
 """Timeline of a group: who served each queue, what happened, and samples of its rate and its lag. No I/O.
 
 All times are seconds since the epoch. The memory of it is bounded: `SPANS_MAX` for each queue, `EVENTS_MAX` and
-`SAMPLES_MAX` for each group, about 10 kB a queue and 200 kB a group at most.
+`SAMPLES_MAX` for each group, about 10 kB a queue and 250 kB a group at most.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SPANS_MAX = 120
 EVENTS_MAX = 500
 SAMPLE_S = 5.0
 SAMPLES_MAX = int(KEPT_S / SAMPLE_S)
-COLUMNS = ("rate", "ready", "unacked", "oldest_s")
+COLUMNS = ("rate", "ready", "unacked", "oldest_s", "members", "dead_letters")
 
 UNSERVED_AFTER_S = 3.0
 """A queue counts as unserved after so long without a server that is known, unless its server has crashed: the

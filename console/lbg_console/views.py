@@ -18,12 +18,13 @@ from urllib.parse import quote, urlencode
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lbg_console.acts import ACTS, Act, ActRefused, ActRunner, Request, offer
+from lbg_console.acts import ACTS, Act, ActRefused, ActRunner, Request, allowed_acts, offers
 from lbg_console.event_streams import EventStreams
 from lbg_console.messages import LETTERS_MAX, MessageReader
 from lbg_console.protection import local_path, require_token
 from lbg_console.sessions import (
     CHECKS_MAX,
+    SEES_ALL,
     SESSION_S,
     LoginGate,
     Session,
@@ -34,7 +35,9 @@ from lbg_console.survey import GroupSurvey, SurveyedGroup
 from lbg_core.admin import ProvisioningError
 from lbg_core.admin.dead_letters import Selection
 from lbg_core.admin.errors import Denied
+from lbg_core.admin.observations import age_text
 from lbg_core.client import BrokerAddress, ClientError
+from lbg_core.counted_nouns import counted
 from lbg_core.group import SpecError
 from lbg_core.group.names import default_group_name
 from lbg_core.http_listener import form_of
@@ -78,6 +81,19 @@ def static_files() -> dict[str, StaticFile]:
     return files
 
 
+def templates() -> Environment:
+    """Those of the pages, without the global `static`."""
+    made = Environment(
+        loader=FileSystemLoader(PAGES / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"counted": counted, "age": age_text}
+    return made
+
+
 class Views:
     """`url`: the public address of the console, where it has one. `signs_in`: there is a `sign_in_token`."""
 
@@ -106,13 +122,7 @@ class Views:
         self._streams = EventStreams(survey, acts_of=self.acts.of, sees=self.sees, is_read_only=is_read_only)
         self._static = static_files()
         self._version = version("lbgroup")
-        self._templates = Environment(
-            loader=FileSystemLoader(PAGES / "templates"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
+        self._templates = templates()
         self._templates.globals["static"] = self._static_url
 
     def routes(self) -> list[web.RouteDef]:
@@ -189,7 +199,7 @@ class Views:
         self._gate.checked += 1
         try:
             async with self._checks:
-                sees_all = bool(username) and await self._sees_all(username, password)
+                tags = await check_login(self._address, username, password) if username else None
         except Denied as error:
             self._gate.failed(peer, username, self._survey.now_s())
             self._peer_log.warn(peer, f"{peer}: login of user {printable(username)!r} refused: {error}")
@@ -204,13 +214,23 @@ class Views:
             return self._login_page(request, next_, username, "a user name is missing", status=401)
         if (former := self.session_of(request)) is not None:
             self.sessions.close(former)
-        raise self._signed_in(request, next_, username, password, sees_all=sees_all)
+        raise self._signed_in(
+            request, next_, username, password, sees_all=self._sees_all(username, tags), tags=tags
+        )
 
     def _signed_in(
-        self, request: web.Request, next_: str, username: str, password: str, *, sees_all: bool
+        self,
+        request: web.Request,
+        next_: str,
+        username: str,
+        password: str,
+        *,
+        sees_all: bool,
+        tags: frozenset[str] | None = None,
     ) -> web.HTTPSeeOther:
         """Answer that opens a session."""
-        session = self.sessions.open(username, password, sees_all=sees_all, now_s=self._survey.now_s())
+        now_s = self._survey.now_s()
+        session = self.sessions.open(username, password, sees_all=sees_all, now_s=now_s, tags=tags)
         audit.info('user="%s" from="%s" signed in', printable(username), request.remote)
         answer = web.HTTPSeeOther(next_)
         answer.set_cookie(
@@ -273,7 +293,7 @@ class Views:
             for session in self.sessions.due(self._survey.now_s()):
                 try:
                     async with self._checks:
-                        session.sees_all = await self._sees_all(session.username, session.password)
+                        tags = await check_login(self._address, session.username, session.password)
                 except Denied:
                     audit.info(
                         'user="%s" signed out: the broker refuses the login', printable(session.username)
@@ -281,12 +301,13 @@ class Views:
                     self.sessions.close(session)
                 except (ProvisioningError, ClientError, OSError):
                     break  # the broker cannot be asked now
+                else:
+                    session.tags, session.sees_all = tags, self._sees_all(session.username, tags)
                 session.checked_at_s = self._survey.now_s()
 
-    async def _sees_all(self, username: str, password: str) -> bool:
-        """True if this user sees all groups that the console observes. Raises Denied for a login that is wrong."""
-        sees_all = await check_login(self._address, username, password)
-        return sees_all or username == self._own_username()
+    def _sees_all(self, username: str, tags: frozenset[str] | None) -> bool:
+        """True if this user sees all groups that the console observes."""
+        return bool((tags or frozenset()) & SEES_ALL) or username == self._own_username()
 
     def _own_username(self) -> str:
         """Of the login that observes; empty where its files cannot be read now."""
@@ -307,7 +328,7 @@ class Views:
 
     async def group(self, request: web.Request) -> web.Response:
         session, group = self._group(request)
-        document = self._streams.group(group)
+        document = self._streams.group(group, session)
         return self.page(
             "group.html",
             session,
@@ -350,6 +371,10 @@ class Views:
             raise web.HTTPNotFound(text=f"there is no group {printable(name, max_chars=80)} that you may see")
         return session, group
 
+    def _allowed(self, session: Session, group: SurveyedGroup) -> frozenset[str]:
+        """Names of the acts that are offered to this user."""
+        return frozenset() if self._is_read_only else allowed_acts(session, group.spec)
+
     # Messages
 
     async def key(self, request: web.Request) -> web.Response:
@@ -362,13 +387,14 @@ class Views:
             error = "the group has not been read yet: load the page again"
         elif key is not None and row is not None:
             try:
-                found = await self._messages.key(session, row.description, key, group.reading)
+                allowed = self._allowed(session, group)
+                found = await self._messages.key(session, row.description, key, group.reading, allowed)
             except SpecError as refused:
                 error = str(refused)
             else:
                 names = ["release", "replay-one", "discard-parked"] if found.get("parked") else []
                 names += ["replay"] if found.get("dead") else []
-                acts = [offer(ACTS[one], name, key=key) for one in names]
+                acts = offers(names, allowed, name, key=key)
         return self.page(
             "key.html",
             session,
@@ -384,7 +410,8 @@ class Views:
         session, group = self._group(request)
         name = group.observed.name
         found = await self._messages.parked_keys(session, name, group.reading)
-        acts = [offer(ACTS[one], name) for one in ("release", "discard-parked")] if found.messages else []
+        names = ("release", "discard-parked") if found.messages else ()
+        acts = offers(names, self._allowed(session, group), name)
         return self.page(
             "parked.html", session, title=f"Parked keys · {name}", name=name, found=found, acts_offered=acts
         )
@@ -394,8 +421,9 @@ class Views:
         name = group.observed.name
         chosen = {one: text for one in ("key", "reason") if (text := _chosen(request.query, one))}
         selection = Selection(key=chosen.get("key"), reason=chosen.get("reason"))
-        found = await self._messages.dead_letters(session, name, selection, group.reading)
-        acts = [offer(ACTS[one], name, **chosen) for one in ("replay", "discard")] if found.messages else []
+        allowed = self._allowed(session, group)
+        found = await self._messages.dead_letters(session, name, selection, group.reading, allowed)
+        acts = offers(("replay", "discard") if found.messages else (), allowed, name, **chosen)
         return self.page(
             "dead.html",
             session,

@@ -86,7 +86,8 @@ def test_the_memory_of_a_timeline_is_bounded() -> None:
     for number in range(3 * EVENTS_MAX):
         timeline.add("problem", str(number), number)
     for number in range(3 * SAMPLES_MAX):
-        timeline.samples.add(number * SAMPLE_S, {"rate": 1.0, "ready": None, "unacked": 0, "oldest_s": None})
+        known = {"rate": 1.0, "ready": None, "unacked": 0, "oldest_s": None, "members": 2, "dead_letters": 0}
+        timeline.samples.add(number * SAMPLE_S, known)
     now_s = 3 * SAMPLES_MAX * SAMPLE_S
     document = timeline.to_json(now_s, 0, now_s)
     assert len(document["samples"]["at"]) == SAMPLES_MAX

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -414,6 +415,240 @@ def test_a_killed_member_leaves_the_map_and_stays_in_the_past(site: Site, tab: T
     expect(killed).to_have_count(0)
 
 
+def past_of(site: Site, page: Page) -> dict[str, Any]:
+    """Answers the timeline of `orders`: two minutes ago `gone` served all queues, `a` does now, and `gone` has crashed.
+    Returns the group as it is now."""
+    page.goto(f"{site.url}/groups/orders")
+    expect(page.locator(SERVERS)).to_have_count(4)
+    document: dict[str, Any] = json.loads(page.locator("#state").text_content() or "")
+    now = document["at"]
+    then = now - 120_000
+    crash = {"id": 1, "at": now - 60_000, "kind": "crashed", "text": "gone is gone", "member": "gone"}
+    events = [
+        crash,
+        {"id": 2, "at": now - 50_000, "kind": "paused", "text": "consumption is paused"},
+        {"id": 3, "at": now - 40_000, "kind": "resumed", "text": "consumption is resumed"},
+    ]
+    spans = [
+        {"from": then - 60_000, "to": now - 60_000, "member": "gone", "cause": "", "pause_s": None},
+        {"from": now - 60_000, "to": None, "member": "a", "cause": "crash", "pause_s": None},
+    ]
+    columns = {"rate": (7.0, 1.0), "ready": (111, 5), "unacked": (22, 6), "oldest_s": (33.0, 1.0)}
+    columns |= {"members": (2, 1), "dead_letters": (44, 9)}
+    samples = {"at": [*range(then - 10_000, then + 11_000, 5000), now - 1000]}
+    samples |= {name: [past] * 5 + [present] for name, (past, present) in columns.items()}
+    timeline = {
+        "group": "orders",
+        "from": then - 60_000,
+        "to": now,
+        "at": now,
+        "known_from": then - 60_000,
+        "queues": [{"number": one, "known_from": then, "spans": spans} for one in range(4)],
+        "events": events,
+        "samples": samples,
+    }
+    page.route("**/timeline", lambda route: route.fulfill(json=timeline))
+    return document | {"dead_letters": 9, "hot_keys": [{"key": "hot", "rate": 1.0}], "at": now}
+
+
+def test_a_chosen_moment_is_that_of_all_the_page(site: Site, tab: Tab) -> None:
+    page = tab.page
+    document = past_of(site, page)
+    problem = {"kind": "Poisoned", "severity": "Stands", "subject": {}, "text": "now!", "remedy": None}
+    document["problems"] = [problem]
+    ready = 0
+
+    def events(answer: int) -> list[tuple[str, Any]]:
+        return [
+            (
+                "group",
+                {**document, "ready": ready + answer, "problems": [{**problem, "text": f"now {answer}"}]},
+            )
+        ]
+
+    answer_events(page, events)
+    page.reload()
+    expect(page.locator("#problems")).to_contain_text("now")
+    expect(page.locator("#hot")).to_contain_text("hot")
+    expect(page.locator("#events .crashed")).to_have_count(1)
+    page.evaluate("at => document.querySelector('#window').value = '900000'", None)
+    slider = page.get_by_role("slider", name="Moment")
+    slider.focus()
+    # The window is 15 minutes in 1,000 steps: 118 s ago.
+    slider.evaluate(
+        "node => { node.value = 1000 - Math.round(118 / 0.9); node.dispatchEvent(new Event('input')); }"
+    )
+    banner = page.locator("#moment")
+    expect(banner).to_contain_text("As it was at")
+    expect(banner).to_contain_text("Not kept of the past: problems, keys")
+    expect(page.locator(SERVERS)).to_have_text(["gone"] * 4)
+    facts = page.locator("#facts")
+    for text in ("Rate7 /s", "Ready111", "Unacked22", "Oldest33 s", "Members2", "Dead letters44"):
+        expect(facts).to_contain_text(text)
+    expect(facts.locator("dt")).to_have_count(6)
+    rows = page.locator("#members tbody tr")
+    expect(rows.filter(has_text="gone")).to_contain_text("0–3")
+    expect(rows).to_have_count(len(document["members"]) + 1)
+    expect(page.locator("#services tbody tr").first).to_contain_text("0servedgone")
+    expect(page.locator(".u-value").filter(has_text="111")).to_have_count(1)
+    for hidden in ("#problems", "#acts-section", "#hot", "#sequences"):
+        expect(page.locator(hidden)).to_be_hidden()
+    expect(page.locator("#members caption")).to_contain_text("at ")
+    expect(page.locator("#events .later")).to_have_count(3)
+    expect(page.locator("#at")).to_contain_text("ago")
+    # News of now come on, and change nothing of it.
+    ready = 1000
+    page.wait_for_function("() => true")
+    expect(page.locator("#connection")).to_be_visible()
+    page.wait_for_timeout(500)
+    expect(facts).to_contain_text("Ready111")
+
+    page.locator("#events .paused button").click()
+    expect(page.locator("#states")).to_contain_text("paused")
+    expect(page.locator(SERVERS)).to_have_text(["a"] * 4)
+    page.get_by_role("button", name="Live").click()
+    expect(banner).to_be_hidden()
+    expect(page.locator("#states")).not_to_contain_text("paused")
+    expect(facts).to_contain_text("Dead letters9")
+    expect(page.locator("#problems")).to_be_visible()
+    tab.expect_errors("ERR_")
+
+
+def wide_group(document: dict[str, Any], queues: int) -> dict[str, Any]:
+    """As large as its numbers and names get."""
+    names = [f"orders-consumer-7d4f9c6b5-{one}" for one in ("x2x4q", "zzzzz")]
+    first, second = (
+        {**document["members"][0], "name": name, "index": place} for place, name in enumerate(names)
+    )
+    binding = {
+        "member": names[0],
+        "role": "primary",
+        "active": True,
+        "status": "Ready",
+        "progress": "Working",
+    }
+    standby = {
+        "member": names[1],
+        "role": "secondary",
+        "active": False,
+        "status": "Ready",
+        "progress": "Idle",
+    }
+    service = {
+        **document["services"][0],
+        "member": names[0],
+        "status": "Ready",
+        "ready": 1_234_567,
+        "rate": 12_345.0,
+        "bindings": [{**binding, "in_flight": 2048}, {**standby, "in_flight": 0}],
+    }
+    moving = [{**service["bindings"][0], "role": "secondary"}, {**service["bindings"][1], "role": "primary"}]
+    services = [
+        {**service, "number": number, "bindings": moving if number % 3 == 2 else service["bindings"]}
+        for number in range(queues)
+    ]
+    services[1] |= {"member": None, "status": "Unassigned", "severity": "Stands", "bindings": []}
+    return {**document, "word": "partition", "members": [first, second], "services": services}
+
+
+WRAPPED = """tiles => tiles.flatMap(tile => [...tile.querySelectorAll("span, bdi")].filter(one => {
+    const range = document.createRange();
+    range.selectNodeContents(one);
+    const tops = new Set([...range.getClientRects()].map(each => Math.round(each.top / 4)));
+    const isOutside = one.getBoundingClientRect().right > tile.getBoundingClientRect().right - 8;
+    const isCut = one.clientWidth && one.scrollWidth > one.clientWidth + 1;
+    return !one.querySelector("span") && (tops.size > 1 || isCut || isOutside);
+}).map(one => one.textContent))"""
+
+
+@pytest.mark.parametrize("queues", [12, 64])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_no_text_of_a_tile_wraps_or_is_cut(site: Site, tab: Tab, width: int, queues: int) -> None:
+    page = tab.page
+    page.goto(f"{site.url}/groups/orders")
+    expect(page.locator(SERVERS)).to_have_count(4)
+    document = json.loads(page.locator("#state").text_content() or "")
+    answer_events(page, lambda _: [("group", wide_group(document, queues))])
+    size = page.viewport_size
+    assert size is not None
+    page.set_viewport_size({"width": width, "height": 900})
+    page.reload()
+    expect(page.locator(SERVERS)).to_have_count(queues)
+    assert page.locator("#map li").evaluate_all(WRAPPED) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.set_viewport_size(size)
+    tab.expect_errors("ERR_")
+
+
+def test_the_focus_goes_to_a_neighbour_of_what_disappears(site: Site, tab: Tab) -> None:
+    page = tab.page
+    page.goto(f"{site.url}/groups/orders")
+    expect(page.locator(SERVERS)).to_have_count(4)
+    document = json.loads(page.locator("#state").text_content() or "")
+    keys = ["a", "b", "c"]
+    text = "one"
+
+    def events(answer: int) -> list[tuple[str, Any]]:
+        subject = {"keys": ["poisoned"], "message": "p-1"}
+        problem = {"kind": "MessagesPoisoned", "severity": "Stands", "subject": subject, "text": text}
+        hot = [{"key": key, "rate": 1.0} for key in keys]
+        problems = [{**problem, "remedy": None}] if text else []
+        return [("group", {**document, "at": document["at"] + answer, "hot_keys": hot, "problems": problems})]
+
+    answer_events(page, events)
+    page.reload()
+    hot = page.locator("#hot a")
+    expect(hot).to_have_count(3)
+    hot.nth(1).focus()
+    keys = ["a", "c"]
+    expect(hot).to_have_count(2)
+    expect(page.locator("#hot a", has_text="c")).to_be_focused()
+    skip = page.get_by_role("link", name="Skip it")
+    skip.focus()
+    text = "other figures"
+    expect(page.locator("#problems")).to_contain_text("other figures")
+    expect(skip).to_be_focused()
+    text = ""
+    expect(page.locator("#problems-section")).to_be_hidden()
+    assert page.evaluate(
+        "document.activeElement.closest('main') !== null && document.activeElement.id !== 'content'"
+    )
+
+    row = {
+        "group": "first",
+        "strip": "R",
+        "servers": [0],
+        "served": 1,
+        "services": 1,
+        "members": 1,
+        "rate": 0.0,
+        "mode": "Exclusive",
+        "has_older": False,
+        "problems": 0,
+        "problem": "",
+    }
+    row |= dict.fromkeys(("ready", "unacked", "lag", "oldest_s", "dead_letters", "crashed_at"))
+    groups = ["first", "second"]
+    answer_events(page, lambda _: [("overview", overview([{**row, "group": one} for one in groups]))])
+    page.goto(site.url)
+    page.get_by_role("link", name="first", exact=True).focus()
+    groups = ["second"]
+    expect(page.locator("#groups tbody tr")).to_have_count(1)
+    expect(page.get_by_role("link", name="second", exact=True)).to_be_focused()
+    tab.expect_errors("ERR_")
+
+
+def test_the_page_of_a_key_is_about_a_page_and_has_one_act_of_a_kind(site: Site, tab: Tab) -> None:
+    page = tab.page
+    size = page.viewport_size
+    assert size is not None
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(f"{site.url}/groups/unserved/key?{urlencode({'key': HOSTILE})}")
+    expect(page.locator("details[open] .body")).to_have_text(SHOWN)
+    assert page.evaluate("document.documentElement.scrollHeight") <= 1.2 * 900
+    page.set_viewport_size(size)
+
+
 def answer_events(page: Page, events: Callable[[int], list[tuple[str, Any]]]) -> None:
     """Answers the page's requests for its event stream; `events` is called with the number of the answer. Each answer
     ends, so that the page connects again."""
@@ -425,7 +660,7 @@ def answer_events(page: Page, events: Callable[[int], list[tuple[str, Any]]]) ->
         count += 1
         route.fulfill(content_type="text/event-stream", body="".join(["retry: 100\n\n", *lines]))
 
-    page.unroute_all()
+    page.unroute("**/events")
     page.route("**/events", answer)
 
 

@@ -27,13 +27,18 @@ export class Charts {
     const { lag, ready, rate } = this.colours;
     this.charts = [
       this.chart(byId("lag"), [
-        { label: "ready", stroke: ready, fill: `${ready}22`, width: 1.5, value: latest(countText) },
-        { label: "unacked", stroke: lag, width: 1.5, dash: [5, 3], value: latest(countText) },
+        { label: "ready", stroke: ready, fill: `${ready}22`, width: 1.5, value: this.shown(countText) },
+        { label: "unacked", stroke: lag, width: 1.5, dash: [5, 3], value: this.shown(countText) },
       ]),
       this.chart(byId("rate"), [
-        { label: "rate", stroke: rate, fill: `${rate}22`, width: 1.5, value: latest(rateText) },
+        { label: "rate", stroke: rate, fill: `${rate}22`, width: 1.5, value: this.shown(rateText) },
       ]),
     ];
+  }
+
+  /** Text of a series at the pointer, at the chosen moment, or now. */
+  shown(text) {
+    return shownText(text, () => (this.moment === null ? this.history.points.at.length - 1 : this.history.pointAt(this.moment)));
   }
 
   chart(parent, series) {
@@ -50,7 +55,7 @@ export class Charts {
           { ...axis, space: 74, values: (_, times) => times.map(axisText) },
           { ...axis, size: 52, values: (_, counts) => counts.map(compactText) },
         ],
-        series: [{ label: "at", value: latest(clockText) }, ...series],
+        series: [{ label: "at", value: this.shown(clockText) }, ...series],
         hooks: { draw: [(drawn) => this.mark(drawn)] },
       },
       [[], ...series.map(() => [])],
@@ -59,13 +64,14 @@ export class Charts {
     chart.over.addEventListener("click", (event) => this.onMoment(chart.posToVal(event.offsetX, "x")));
     const canvas = chart.root.querySelector("canvas");
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", `${series.map((one) => one.label).join(" and ")} over time; the numbers of now stand above`);
+    canvas.setAttribute("aria-label", `${series.map((one) => one.label).join(" and ")} over time; the numbers stand above`);
     return chart;
   }
 
   /** The points between two times, and the chosen moment. */
   show([from, to], moment) {
     const { at, ready, unacked, rate } = this.history.points;
+    const shown = moment === null ? at.length - 1 : this.history.pointAt(moment);
     const state = [at.length, at[at.length - 1], Math.round(from / 1000), Math.round(to / 1000), moment].join();
     if (state === this.drawn) return;
     this.drawn = state;
@@ -74,7 +80,7 @@ export class Charts {
       this.charts[place].batch(() => {
         this.charts[place].setData(points, false);
         this.charts[place].setScale("x", { min: from, max: to });
-        if (this.charts[place].cursor.idx === null) this.charts[place].setLegend({ idx: at.length - 1 });
+        if (this.charts[place].cursor.idx === null) this.charts[place].setLegend({ idx: shown < 0 ? null : shown });
       });
     });
   }
@@ -95,11 +101,10 @@ export class Charts {
   }
 }
 
-/** The text of a value at the pointer, or else of the last one. */
-const latest = (text) => (chart, value, series, place) => {
-  const values = chart.data[series];
-  if (!values.length) return "-";
-  return text(place === null || place === undefined ? values[values.length - 1] : value);
+/** The text of a value at the pointer, or else at the chosen moment, or of the last one. */
+const shownText = (text, placeOf) => (chart, value, series, place) => {
+  const shown = place ?? placeOf();
+  return chart.data[series].length && shown >= 0 ? text(chart.data[series][shown]) : "-";
 };
 
 /** Minutes, with seconds where a chart is as fine; a time of the axis is exact to some milliseconds. */

@@ -33,6 +33,16 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => setText(button, "Copy"), 3000);
 });
 
+// One of those with the same name is open at a time, also where the browser does not see to it.
+document.addEventListener(
+  "toggle",
+  ({ target }) => {
+    if (!target.open || !target.getAttribute("name")) return;
+    for (const one of document.getElementsByName(target.getAttribute("name"))) if (one !== target) one.open = false;
+  },
+  true,
+);
+
 for (const button of document.querySelectorAll("button.copy")) button.hidden = false;
 for (const node of document.querySelectorAll("[data-visible]")) {
   setText(node, (node.closest("pre") ? visibleBody : visible)(node.textContent));

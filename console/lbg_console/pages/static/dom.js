@@ -146,7 +146,29 @@ export const keyPath = (name, key) => `${groupPath(name)}/key?key=${encodeURICom
 /** The JSON that the page was made with. */
 export const pageState = () => JSON.parse(byId("state").textContent);
 
-/** `draw` once before the next picture, however often it is requested. */
+const FOCUSABLE = "a[href], button, input, select, summary, [tabindex]";
+const canHaveFocus = (node) => node.isConnected && !node.disabled && node.getClientRects().length > 0;
+const nameOf = (node) => [node.tagName, node.id, node.href, node.textContent].join(" ");
+
+/**
+ * Changes the page and keeps the focus: on the same link or button, on one like it that is new, or else on the nearest
+ * one that is left, the next before the previous.
+ */
+export function keepFocus(change) {
+  const focused = document.activeElement;
+  const main = byId("content");
+  if (focused === main || !main.contains(focused)) return change();
+  const before = [...main.querySelectorAll(FOCUSABLE)];
+  const place = before.indexOf(focused);
+  const name = nameOf(focused);
+  change();
+  if (canHaveFocus(focused)) return;
+  const alike = [...main.querySelectorAll(FOCUSABLE)].find((one) => nameOf(one) === name && canHaveFocus(one));
+  const near = before.slice(place + 1).find(canHaveFocus) ?? before.slice(0, place).findLast(canHaveFocus);
+  (alike ?? near ?? main).focus({ preventScroll: true });
+}
+
+/** `draw` once before the next picture, however often it is requested. The focus stays. */
 export function once(draw) {
   let isDue = false;
   return () => {
@@ -154,7 +176,7 @@ export function once(draw) {
     isDue = true;
     requestAnimationFrame(() => {
       isDue = false;
-      draw();
+      keepFocus(draw);
     });
   };
 }

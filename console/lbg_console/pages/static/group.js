@@ -3,7 +3,7 @@
 import { Charts } from "./charts.js";
 import { command, commandLine } from "./copy.js";
 import {
-  Facts, Rows, ageText, byId, clearsText, clockText, countText, element, groupPath, keyPath, oldestText, once, pageState, plural, rangesText,
+  Facts, Rows, ageText, byId, clearsText, clockText, countText, element, groupPath, keepFocus, keyPath, oldestText, once, pageState, plural, rangesText,
   rateText, setClass, setHidden, setNote, setText, severityClass, showSurvey,
   visible,
 } from "./dom.js";
@@ -26,6 +26,7 @@ const nowMs = () => clock.server + performance.now() - clock.here;
 
 const colours = new Map();
 let labels = new Map();
+let labelled = "";
 
 function colourOf(member) {
   if (!colours.has(member)) colours.set(member, colours.size % 8);
@@ -37,12 +38,16 @@ const labelOf = (member) => labels.get(member) ?? member;
 function nameMembers() {
   for (const one of group.members ?? []) colourOf(one.name);
   for (const spans of history.queues.values()) for (const one of spans) if (one.member !== null) colourOf(one.member);
-  if (labels.size !== colours.size) labels = shortNames([...colours.keys()]);
+  const names = [...colours.keys()];
+  const live = (group.members ?? []).map((one) => one.name);
+  if (labelled === [...names, "", ...live].join("\n")) return;
+  labelled = [...names, "", ...live].join("\n");
+  labels = shortNames(names, live.length > 1 ? live : names);
 }
 
 const facts = new Facts(byId("facts"));
 const map = new LiveMap({ colourOf, labelOf });
-const timeline = new Timeline(history, { colourOf, labelOf, nowMs, onMoment: (moment) => showMoment(moment) });
+const timeline = new Timeline(history, { colourOf, labelOf, nowMs, onMoment: () => keepFocus(showMoment) });
 const charts = new Charts(history, (moment) => timeline.choose(moment));
 
 function cellsOf(node, count, numbers) {
@@ -73,7 +78,8 @@ function keyList(list) {
 }
 
 const memberRows = new Rows(byId("members").tBodies[0], (one) => {
-  const head = element("th", "", memberTag(one.name));
+  const tag = memberTag(one.name);
+  const head = element("th", "", tag);
   head.scope = "row";
   const node = element("tr", "", head);
   const [index, state, serves, rate, inFlight, delivered, oldest, keys] = cellsOf(node, 8, [0, 3, 4, 5, 6]);
@@ -83,6 +89,7 @@ const memberRows = new Rows(byId("members").tBodies[0], (one) => {
   return {
     node,
     update(member) {
+      setText(tag, visible(labelOf(member.name)));
       setText(index, String(member.index));
       setText(state, memberState(member));
       setClass(state, member.state === "live" ? severityClass(member.severity) : "bad");
@@ -91,7 +98,7 @@ const memberRows = new Rows(byId("members").tBodies[0], (one) => {
       setText(inFlight, countText(member.in_flight));
       setText(delivered, countText(member.delivered));
       setText(oldest, oldestText(member));
-      showKeys(member.keys.map(([key, count]) => [key, count > 1 ? `×${count}` : ""]));
+      showKeys(member.keys.map(([key, count]) => [key, count > 1 ? `${countText(count)}/s` : ""]));
     },
   };
 });
@@ -124,7 +131,8 @@ const serviceRows = new Rows(byId("services").tBodies[0], (one) => {
       setText(unacked, countText(service.unacked));
       setText(full, service.full_percent === null ? "-" : `${service.full_percent} %`);
       const worst = ["Stalled", "Blocked", "Working", "Idle"].find((word) => service.bindings.some((binding) => binding.progress === word));
-      setText(progress, worst ?? "-");
+      // What had messages in the last seconds is not idle, though none is there at this moment.
+      setText(progress, (worst === "Idle" && service.rate > 0 ? "Working" : worst) ?? "-");
       setClass(progress, worst === "Stalled" || worst === "Blocked" ? severityClass(service.severity) : "");
     },
   };
@@ -143,7 +151,8 @@ function showTags(cell, members) {
 const REPORTED_KEY_CHARS = 64;
 
 const problemRows = new Rows(byId("problems"), (problem) => {
-  const node = element("li", "", element("p", "text", visible(problem.text)));
+  const line = element("p", "text");
+  const node = element("li", "", line);
   const { subject, remedy } = problem;
   if (remedy) node.append(element("p", "", visible(remedy.text)));
   const keys = (subject.keys ?? []).filter((key) => key.length < REPORTED_KEY_CHARS);
@@ -154,9 +163,17 @@ const problemRows = new Rows(byId("problems"), (problem) => {
     const href = `${groupPath(group.group)}/acts/skip?id=${encodeURIComponent(subject.message)}`;
     node.append(element("p", "", actLink({ href, title: "Skip it" })));
   }
-  setClass(node, severityClass(problem.severity));
-  return { node, update: () => {} };
+  return {
+    node,
+    update: ({ text, severity }) => {
+      setText(line, visible(text));
+      setClass(node, severityClass(severity));
+    },
+  };
 });
+
+/** The figures in its text change, and it stays the same. */
+const nameOfProblem = ({ kind, subject, remedy }) => JSON.stringify([kind, subject, remedy]);
 
 const actsList = byId("acts");
 const actRows =
@@ -215,16 +232,20 @@ const eventRows = new Rows(byId("events"), (event) => {
   return { node, update: (one) => setText(text, visible(one.text)) };
 });
 
+const isLater = (event) => timeline.moment !== null && event.at > timeline.moment;
+
 function showEvents() {
   const [from, to] = timeline.range();
   const shown = history.between(from, to).reverse().slice(0, EVENTS_SHOWN);
   eventRows.show(shown, (one) => one.id);
+  for (const one of shown) setClass(eventRows.rows.get(one.id).node, isLater(one) ? `${one.kind} later` : one.kind);
   setHidden(byId("no-events"), shown.length > 0);
 }
 
 const colourOfKind = (kind) => severityClass(group.problems.find((one) => one.kind === kind)?.severity);
 
 function showFacts() {
+  if (timeline.moment !== null) return showPastFacts(timeline.moment);
   const shown = [
     ["Rate", rateText(group.rate), "/s"],
     ["Ready", countText(group.ready)],
@@ -244,6 +265,19 @@ function showFacts() {
   setText(byId("sequences"), group.sequences ?? "");
 }
 
+function showPastFacts(moment) {
+  const then = history.sampleAt(moment);
+  const isKnown = then.rate !== null;
+  facts.show([
+    ["Rate", isKnown ? rateText(then.rate) : "unknown", isKnown ? "/s" : ""],
+    ["Ready", countText(then.ready)],
+    ["Unacked", countText(then.unacked)],
+    ["Oldest", isKnown ? oldestText(then) : "unknown"],
+    ["Members", countText(then.members)],
+    ["Dead letters", countText(then.dead_letters)],
+  ]);
+}
+
 const stateRows = new Rows(byId("states"), () => {
   const node = element("span");
   return { node, update: ([text, classes]) => (setText(node, text), setClass(node, `chip ${classes}`)) };
@@ -251,10 +285,12 @@ const stateRows = new Rows(byId("states"), () => {
 
 function showStates() {
   const states = [];
-  if (group.paused) states.push(["paused", "warn"]);
-  if (group.ingress_paused) states.push(["ingress paused", "warn"]);
-  if (REBALANCE[group.rebalance]) states.push([REBALANCE[group.rebalance], ""]);
-  if (group.repartition !== null) states.push([`repartition to ${group.repartition}`, "warn"]);
+  const { moment } = timeline;
+  const isPaused = (what, now) => (moment === null ? now : history.wasPaused(what, moment, now));
+  if (isPaused("", group.paused)) states.push(["paused", "warn"]);
+  if (isPaused("ingress_", group.ingress_paused)) states.push(["ingress paused", "warn"]);
+  if (moment === null && REBALANCE[group.rebalance]) states.push([REBALANCE[group.rebalance], ""]);
+  if (moment === null && group.repartition !== null) states.push([`repartition to ${group.repartition}`, "warn"]);
   if (isDeleted) states.push(["deleted", "bad"]);
   stateRows.show(states, ([text]) => text);
   const about = [group.mode ? `mode ${group.mode}` : "no readable record"];
@@ -270,13 +306,13 @@ function showShared() {
   const { message_groups: keys, sessions } = group;
   setHidden(parent, !keys && !sessions);
   if (keys) {
-    const text = `${plural(keys.known, "key")} have messages or are at a member, ${countText(keys.busy)} are`;
+    const text = `${plural(keys.known, "key has messages or is", "keys have messages or are")} at a member, ${plural(keys.busy, "is", "are")}`;
     if (!parent.firstElementChild) parent.append(element("p", "note"));
     setText(parent.firstElementChild, text);
   }
   if (!sessions) return;
   if (!parent.firstElementChild) parent.append(sessionTable(), element("p", "note"));
-  const more = sessions.count > sessions.rows.length ? `, the first ${sessions.rows.length} of ${countText(sessions.count)} sessions` : "";
+  const more = sessions.count > sessions.rows.length ? `, the first ${sessions.rows.length} of ${plural(sessions.count, "session")}` : "";
   setText(parent.lastElementChild, `${plural(sessions.pool, "message")} without a session yet${sessions.closed ? ", closed for new ones" : ""}${more}`);
   sessionRows.show(sessions.rows, (one) => one.session);
 }
@@ -310,17 +346,43 @@ function sessionTable() {
 }
 
 function showMap() {
-  if (timeline.moment === null || group.is_shared) map.show(group);
-  else map.showPast(history.servers(timeline.moment), group.word, timeline.moment, history.isPaused(timeline.moment));
+  const { moment } = timeline;
+  setText(byId("map-title"), moment === null ? "Live map" : "Map");
+  if (moment === null) map.show(group);
+  else if (group.is_shared) map.draw([]);
+  else map.showPast(history.servers(moment), group.word, history.wasPaused("", moment, group.paused));
 }
 
-function showMoment(moment) {
-  const isPast = moment !== null && !group.is_shared;
-  setNote(byId("moment"), isPast ? `As it was at ${clockText(moment)}, ${ageText((nowMs() - moment) / 1000)} ago` : "");
-  setText(byId("map-title"), isPast ? "Map" : "Live map");
-  showMap();
+/** What each member served at a moment, as rows of the table: the other cells are hidden then. */
+function pastMembers(moment) {
+  const served = new Map(history.membersAt(moment, (group.members ?? []).map((one) => one.name)).map((one) => [one, []]));
+  for (const [number, span] of history.servers(moment)) {
+    if (span?.member) served.set(span.member, [...(served.get(span.member) ?? []), number]);
+  }
+  const other = { index: "", state: "live", severity: null, rate: null, in_flight: null, delivered: null, oldest_s: null, keys: [] };
+  return [...served].map(([one, serves]) => ({ ...other, name: one, serves: serves.sort((a, b) => a - b) }));
+}
+
+function pastServices(moment) {
+  const other = { severity: null, bindings: [], rate: null, ready: null, unacked: null, full_percent: null };
+  const rows = [...history.servers(moment)].map(([number, span]) => {
+    return { ...other, number, member: span?.member ?? null, status: span ? (span.member ? "served" : "unserved") : "unknown" };
+  });
+  return rows.sort((a, b) => a.number - b.number);
+}
+
+/** All of the page is of the chosen moment; what is not kept of the past is hidden, and named. */
+function showMoment() {
+  const { moment } = timeline;
+  document.body.classList.toggle("past", moment !== null);
+  const lost = group.is_shared ? "who had which messages" : "counts of single members and queues";
+  const text = moment === null ? "" : `As it was at ${timeline.text}. Not kept of the past: problems, keys, and ${lost}.`;
+  setNote(byId("moment"), text);
+  const then = moment === null ? "" : ` at ${clockText(moment)}`;
+  for (const one of document.querySelectorAll(".then")) setText(one, then);
+  draw();
   charts.show(timeline.range(), moment);
-  if (moment === null) showEvents();
+  showEvents();
 }
 
 let isDeleted = false;
@@ -339,19 +401,22 @@ function draw() {
   showStates();
   showMap();
   showShared();
-  memberRows.show(group.members ?? [], (one) => `${one.index} ${one.name}`);
-  setNote(byId("no-members"), group.members === null ? "The members are unknown: no status report could be read." : group.members.length ? "" : "This group has no member.");
+  const { moment } = timeline;
+  const members = moment === null ? group.members : pastMembers(moment);
+  memberRows.show(members ?? [], (one) => `${one.index} ${one.name}`);
+  setNote(byId("no-members"), members === null ? "The members are unknown: no status report could be read." : members.length ? "" : "This group has no member.");
   setHidden(byId("services-table"), group.is_shared || group.services === null);
   const title = word[0].toUpperCase() + word.slice(1);
-  setText(byId("services").caption, `${title}s`);
+  setText(byId("services-title"), `${title}s`);
   setText(byId("services").tHead.rows[0].cells[0], title);
-  serviceRows.show(group.services ?? [], (one) => one.number);
+  serviceRows.show(moment === null ? group.services ?? [] : pastServices(moment), (one) => one.number);
   setHidden(byId("problems-section"), !group.problems.length);
-  problemRows.show(group.problems, (one) => one.text);
+  problemRows.show(group.problems, nameOfProblem);
   setHidden(byId("hot-section"), !group.hot_keys.length);
   showHot(group.hot_keys.map(({ key, rate }) => [key, `${rateText(rate)}/s`]));
   actRows?.show(group.acts.slice(0, ACTS_SHOWN), (one) => one.id);
   showOffered(group.acts_offered);
+  timeline.showClock();
   timeline.draw();
 }
 
@@ -377,7 +442,11 @@ function setClock(at) {
 }
 
 draw();
-setInterval(() => timeline.moment === null && !document.hidden && !document.body.classList.contains("old") && timeline.draw(), 1000);
+setInterval(() => {
+  if (document.hidden) return;
+  if (timeline.moment !== null) keepFocus(showMoment);
+  else if (!document.body.classList.contains("old")) timeline.draw();
+}, 1000);
 const handlers = {
   group(event) {
     group = event;

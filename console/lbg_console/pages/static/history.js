@@ -4,14 +4,15 @@ const POINTS_MAX = 20000;
 const EVENTS_MAX = 2000;
 const SPANS_MAX = 500;
 const GAP_MS = 20000;
-const SERIES = ["rate", "ready", "unacked"];
+const SERIES = ["rate", "ready", "unacked", "oldest_s", "members", "dead_letters"];
+const noPoints = () => ({ at: [], ...Object.fromEntries(SERIES.map((name) => [name, []])) });
 
 export class History {
   constructor() {
     this.knownFrom = null;
     this.queues = new Map();
     this.events = [];
-    this.points = { at: [], rate: [], ready: [], unacked: [] };
+    this.points = noPoints();
     this.version = 0;
   }
 
@@ -23,9 +24,9 @@ export class History {
     this.queues = new Map(timeline.queues.map((one) => [one.number, one.spans]));
     this.events = [];
     const points = timeline.samples;
-    this.points = { at: [], rate: [], ready: [], unacked: [] };
+    this.points = noPoints();
     points.at.forEach((at, place) => {
-      this.sample({ at, rate: points.rate[place], ready: points.ready[place], unacked: points.unacked[place] });
+      this.sample({ at, ...Object.fromEntries(SERIES.map((name) => [name, points[name][place]])) });
     });
     for (const event of timeline.events) this.record(event);
     for (const event of newer) if (event.at > timeline.at) this.change(event);
@@ -61,14 +62,14 @@ export class History {
     if (last !== undefined && point.at <= last) return;
     this.version += 1;
     // A line does not cross a time in which nothing was read.
-    if (last !== undefined && point.at - last > GAP_MS) this.push({ at: last + 1, rate: null, ready: null, unacked: null });
+    if (last !== undefined && point.at - last > GAP_MS) this.push({ at: last + 1 });
     this.push(point);
     if (at.length > POINTS_MAX) for (const column of Object.values(this.points)) column.splice(0, POINTS_MAX / 10);
   }
 
   push(point) {
     this.points.at.push(point.at);
-    for (const name of SERIES) this.points[name].push(point[name]);
+    for (const name of SERIES) this.points[name].push(point[name] ?? null);
   }
 
   /** The span of each queue at a moment, by its number; null where nothing is known. */
@@ -80,6 +81,29 @@ export class History {
     return found;
   }
 
+  /** Place of the last point before a moment; -1 where none is near. */
+  pointAt(moment) {
+    const { at } = this.points;
+    const place = at.findLastIndex((one) => one <= moment);
+    return place >= 0 && moment - at[place] <= GAP_MS ? place : -1;
+  }
+
+  /** Numbers of the group at a moment; null for what is not known. */
+  sampleAt(moment) {
+    const place = this.pointAt(moment);
+    return Object.fromEntries(SERIES.map((name) => [name, place < 0 ? null : this.points[name][place]]));
+  }
+
+  /** Names of the members at a moment, from those of now and the events since. */
+  membersAt(moment, members) {
+    const names = new Set(members);
+    for (const one of this.events.filter((each) => each.at > moment).reverse()) {
+      if (one.kind === "joined") names.delete(one.member);
+      if (one.kind === "left" || one.kind === "crashed") names.add(one.member);
+    }
+    return [...names];
+  }
+
   /** Events of a time, in order. */
   between(from, to) {
     return this.events.filter((one) => from <= one.at && one.at <= to);
@@ -87,8 +111,15 @@ export class History {
 
   /** True if consumption of the group was paused at a moment. */
   isPaused(at) {
-    const last = this.events.findLast((one) => one.at <= at && (one.kind === "paused" || one.kind === "resumed"));
-    return last?.kind === "paused";
+    return this.wasPaused("", at, false);
+  }
+
+  /** True if consumption, or `ingress_`, was paused at a moment. `now`: whether it is now. */
+  wasPaused(what, at, now) {
+    const kinds = [`${what}paused`, `${what}resumed`];
+    const last = this.events.findLast((one) => one.at <= at && kinds.includes(one.kind));
+    const next = this.events.find((one) => one.at > at && kinds.includes(one.kind));
+    return last ? last.kind === kinds[0] : next ? next.kind === kinds[1] : now;
   }
 
   /** Times in which the group was paused, as `[from, to]`. */

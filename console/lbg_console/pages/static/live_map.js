@@ -1,6 +1,6 @@
 /** A cell for each queue or partition: who serves it, and how. In modes without them a cell for each member. */
 
-import { byId, clockText, countText, element, rateText, setClass, setText, severityClass, Rows, visible } from "./dom.js";
+import { byId, clockText, compactText, element, rateText, setClass, setText, severityClass, Rows, visible } from "./dom.js";
 
 const DENSE = 40;
 const TROUBLES = { Blocked: "blocked", Stalled: "stalled" };
@@ -21,7 +21,7 @@ export class LiveMap {
   }
 
   /** The queues at a moment of the past. */
-  showPast(servers, word, moment, isPaused) {
+  showPast(servers, word, isPaused) {
     const cells = [...servers].map(([number, span]) => {
       const member = span?.member ?? null;
       const since = span ? `since ${clockText(span.from)}` : "not known";
@@ -29,6 +29,7 @@ export class LiveMap {
         key: number,
         classes: member === null ? "nobody" : `m${this.colourOf(member)}${isPaused ? " paused" : ""}`,
         which: `${word} ${number}`,
+        short: String(number),
         more: "",
         server: member === null ? (span ? "nobody" : "?") : this.labelOf(member),
         title: member ?? "",
@@ -39,8 +40,9 @@ export class LiveMap {
   }
 
   draw(cells) {
-    this.list.classList.toggle("dense", cells.length > DENSE);
-    this.rows.show(cells, (one) => one.key);
+    const isDense = cells.length > DENSE;
+    this.list.classList.toggle("dense", isDense);
+    this.rows.show(isDense ? cells.map((one) => ({ ...one, which: one.short, title: `${one.which}: ${one.title}` })) : cells, (one) => one.key);
   }
 
   serviceCell(one, group) {
@@ -54,7 +56,7 @@ export class LiveMap {
     else if (stuck) words.push(TROUBLES[stuck.progress]);
     else if (isPaused) words.push("paused");
     else if (one.rate !== null) words.push(`${rateText(one.rate)}/s`);
-    if (active?.in_flight) words.push(`+${active.in_flight}`);
+    if (active?.in_flight) words.push(`+${compactText(active.in_flight)}`);
     const classes = [one.member === null ? "nobody" : `m${this.colourOf(one.member)}`, severityClass(one.severity)];
     if (isPaused) classes.push("paused");
     if (isMoving) classes.push("moving");
@@ -62,7 +64,8 @@ export class LiveMap {
       key: one.number,
       classes: classes.join(" "),
       which: `${group.word} ${one.number}`,
-      more: isMoving ? `to ${this.labelOf(primary)}` : one.ready === 0 ? "" : one.ready === null ? "unknown" : `${countText(one.ready)} ready`,
+      short: String(one.number),
+      more: isMoving ? `to ${this.labelOf(primary)}` : one.ready === 0 ? "" : one.ready === null ? "unknown" : `${compactText(one.ready)} ready`,
       server: one.member === null ? "nobody" : this.labelOf(one.member),
       title: one.member ?? "",
       work: words.join(" "),
@@ -74,10 +77,11 @@ export class LiveMap {
       key: one.name,
       classes: `m${this.colourOf(one.name)}${one.state === "live" ? ` ${severityClass(one.severity)}` : " bad"}${one.paused ? " paused" : ""}`,
       which: `index ${one.index}`,
+      short: String(one.index),
       more: one.state === "live" ? "" : one.state,
       server: this.labelOf(one.name),
       title: one.name,
-      work: one.paused ? "paused" : `${rateText(one.rate)}/s${one.in_flight ? ` +${one.in_flight}` : ""}`,
+      work: one.paused ? "paused" : `${rateText(one.rate)}/s${one.in_flight ? ` +${compactText(one.in_flight)}` : ""}`,
     };
   }
 }
@@ -101,14 +105,15 @@ function makeCell() {
   };
 }
 
-/** Names of members as short as they differ: pods of one deployment begin alike. */
-export function shortNames(names) {
-  const longest = Math.max(0, ...names.map((name) => name.length));
-  const first = names[0] ?? "";
+/** Names of members as short as those of now differ: pods of one deployment begin alike. */
+export function shortNames(names, live) {
+  const longest = Math.max(0, ...live.map((name) => name.length));
+  const first = live[0] ?? "";
   let common = 0;
-  if (longest > 12 && names.length > 1) {
-    while (names.every((name) => name[common] === first[common] && common < name.length)) common += 1;
+  if (longest > 12 && live.length > 1) {
+    while (live.every((name) => name[common] === first[common] && common < name.length)) common += 1;
     common = first.lastIndexOf("-", common - 1) + 1;
   }
-  return new Map(names.map((name) => [name, common ? `…${name.slice(common)}` : name]));
+  const prefix = first.slice(0, common);
+  return new Map(names.map((name) => [name, common && name.startsWith(prefix) ? `…${name.slice(common)}` : name]));
 }

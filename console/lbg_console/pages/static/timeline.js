@@ -77,12 +77,20 @@ export class Timeline {
       this.moment = Math.max(first, Math.min(last, moment));
     }
     this.slider.value = this.moment === null ? STEPS : Math.round(((this.moment - first) / (last - first)) * STEPS);
-    const text = this.moment === null ? "now" : `${clockText(this.moment)}, ${ageText((this.nowMs() - this.moment) / 1000)} ago`;
-    setText(byId("at"), text);
-    this.slider.setAttribute("aria-valuetext", text);
+    this.showClock();
     byId("now").disabled = this.moment === null;
     this.draw();
     this.onMoment(this.moment);
+  }
+
+  /** The chosen moment and how long ago it is. */
+  get text() {
+    return this.moment === null ? "now" : `${clockText(this.moment)}, ${ageText((this.nowMs() - this.moment) / 1000)} ago`;
+  }
+
+  showClock() {
+    setText(byId("at"), this.text);
+    this.slider.setAttribute("aria-valuetext", this.text);
   }
 
   /** To the next event before or after the moment. */
