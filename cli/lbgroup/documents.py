@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 from lbg_core.admin.snapshot import SessionStatus
 from lbg_core.group.order_checker import Lost
 from lbg_core.publisher import PublishingReport
-from lbgroup.group_documents import Attributes, Group, KeyFate, Look, Peeked, Unknown
+from lbgroup.group_documents import Attributes, Group, KeyFate, Look, Peeked, Unknown, WatchedGroup
 from lbgroup.letter_documents import (
     DeadLetters,
     Discarded,
@@ -430,7 +430,7 @@ DOCUMENTS: dict[str, Any] = {
     "broker backup": BackedUp,
     "broker restore": Restored,
     "group create": Created,
-    "group show": Group,
+    "group show": (Group, WatchedGroup),
     "group list": list[Group],
     "group peek": Peeked,
     "group key": KeyFate,

@@ -9,6 +9,7 @@ from lbg_core.admin.problems import Remedy, Subject
 from lbg_core.admin.snapshot import Handoffs, SessionStatus
 from lbg_core.group import GroupSpec
 from lbg_core.group.member_state import QueueState
+from lbg_core.group.pace import Pace
 
 Unknown = Literal["unknown"]
 
@@ -54,6 +55,7 @@ class Member(TypedDict):
     concurrency: Annotated[int, "calls that it runs at a time at most"]
     paused: bool
     oldest_published_at_us: Annotated[int | None, "of the oldest message that it has not settled"]
+    pace: Annotated[Pace | None, "of its calls in the last minute; null: not measured yet"]
 
 
 class Partition(TypedDict):
@@ -135,6 +137,16 @@ class Sequences(TypedDict):
     text: Annotated[str, "all of it, for people"]
 
 
+class HotKey(TypedDict):
+    """A key with most time in calls, or with most messages. null: unknown."""
+
+    key: str
+    rate: Annotated[float | None, "messages per second; of a group that is watched alone"]
+    busy: Annotated[float | None, "share of the time in which a call of it ran: at 1 it cannot go faster"]
+    p50_s: Annotated[float | None, "half of its calls took at most so long"]
+    p99_s: Annotated[float | None, "99 of 100 of its calls took at most so long"]
+
+
 class Group(TypedDict):
     """A group as it is now."""
 
@@ -150,6 +162,10 @@ class Group(TypedDict):
     unrouted: Count
     parked: NotRequired[Annotated[Count, "messages in the parking queue, if there is one"]]
     oldest_published_at_us: Annotated[int | None, "of the oldest message that a member has not settled"]
+    finish_rate: Annotated[float | None, "messages a second that members processed in the last minute"]
+    hot_keys: Annotated[
+        list[HotKey], "the keys with most time in calls in the last minute, the busiest first"
+    ]
     sequences: Annotated[
         Sequences | None, "null: no member reports them, as in modes in which the broker shares one queue out"
     ]
@@ -175,7 +191,7 @@ class Group(TypedDict):
 
 
 class WatchedGroup(Group):
-    """A group in `lbg top`."""
+    """A group that is looked at again and again: in `lbg top`, and with --watch or --target-delay."""
 
     rate: Annotated[float, "messages per second that members finished"]
     oldest_s: Annotated[float | None, "age of the oldest message that is known"]
@@ -183,13 +199,10 @@ class WatchedGroup(Group):
         float | Literal["never"] | None,
         "time after which the backlog is gone at the present rate; never: it does not shrink; null: there is none",
     ]
-
-
-class HotKey(TypedDict):
-    """A key with many messages."""
-
-    key: str
-    rate: Annotated[float, "messages per second"]
+    publish_rate: Annotated[
+        float | None, "messages that came per second, over 20 s: those that left, and the growth of the lag"
+    ]
+    lag_per_min: Annotated[float | None, "messages by which the lag grows a minute, over 20 s"]
 
 
 class Look(TypedDict):

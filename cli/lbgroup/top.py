@@ -25,6 +25,7 @@ import click
 from lbg_core.admin.errors import RecordUnavailable, Unreachable
 from lbg_core.admin.group_reader import EVERY_S, GroupReader, Watching
 from lbg_core.admin.observations import SORTS, GroupRow, Observations, age_text
+from lbg_core.admin.pace_text import PACE_HEADER, key_text, pace_cells, slow_text
 from lbg_core.admin.problems import lines_of, marked_lines
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.command_output import output_option, text_table
@@ -35,10 +36,13 @@ from lbgroup.options import broker_options, count_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.text import Text
 
+    from lbg_core.admin.describe import Description
     from lbg_core.admin.live import LiveAdmin
     from lbg_core.admin.rows import ServiceRow
     from lbg_core.client import BrokerAddress
+    from lbg_core.group.members_protocol import Beat
 
 MANY_GROUPS = 50
 MANY_EVERY_S = 5.0
@@ -49,6 +53,7 @@ HEADER = (
     "MODE",
     "SERVED",
     "MEMBERS",
+    "IN/S",
     "RATE/S",
     "READY",
     "UNACKED",
@@ -58,7 +63,7 @@ HEADER = (
     "STATE",
     "PROBLEMS",
 )
-LEFT_OUT = ("MODE", "UNACKED", "CLEARS", "DEAD", "OLDEST", "MEMBERS", "SERVED", "RATE/S", "READY")
+LEFT_OUT = ("MODE", "IN/S", "UNACKED", "CLEARS", "DEAD", "OLDEST", "MEMBERS", "SERVED", "RATE/S", "READY")
 """Columns that a narrow terminal has no room for, in the order in which they go: names, states and problems stay."""
 
 
@@ -83,6 +88,7 @@ def cells(row: GroupRow) -> tuple[str, ...]:
         spec.mode if spec is not None else "no readable record",
         served,
         "unknown" if one.members is UNKNOWN else str(len(one.members)),
+        "unknown" if row.published_hz is None else f"{row.published_hz:,.0f}",
         f"{row.rate:,.0f}",
         count_text(one.ready),
         count_text(one.unacked),
@@ -358,22 +364,14 @@ def _one_group(
         f"{one.group}{state}   {row.rate:,.0f}/s   {count_text(one.ready)} ready   {count_text(one.unacked)} unacked   "
         f"oldest {row.oldest_text}{clears}   {count_text(one.dead_letters)} dead"
     )
-    lines = list[Text]()
+    lines = [Text(row.flow_text)]
     if one.sequences is not None:
         lines.append(Text(printable(one.sequences.line, max_chars=None)))
     now_s = time.monotonic()
-    if hot := seen.hot_keys(now_s):
-        shown = "   ".join(f"{printable(key)} {rate:,.1f}/s" for key, rate in hot)
-        lines.append(Text(f"hottest keys: {shown}"))
     changes = [change for change in seen.changes if change.group == one.group]
-    room = max(
-        2,
-        height
-        - map_lines(one, members, is_compact=is_compact, width=width)
-        - height_of_problems
-        - len(lines)
-        - 3,
-    )
+    room = height - map_lines(one, members, is_compact=is_compact, width=width) - height_of_problems - 3
+    lines += _pace_lines(seen, one, now_s, room=room - len(lines) - min(2, len(changes)))
+    room = max(2, room - len(lines))
     for change in changes[-room:]:
         text = printable(change.text)
         lines.append(Text(f"{now_s - change.at_s:>5.0f} s ago  {text}", style="cyan"))
@@ -388,6 +386,48 @@ def _one_group(
         *lines,
         Text(keys, style="dim"),
     )
+
+
+def _pace_lines(seen: Observations, one: Description, now_s: float, *, room: int) -> list[Text]:
+    """Members and the hottest keys: a table of each in so many lines, or what there is room for."""
+    from rich.text import Text
+
+    hot = [(printable(key.key), key_text(key)) for key in seen.hot_keys(one.group, now_s)]
+    # Those that need attention, if not all have a place.
+    members = [] if one.members is UNKNOWN else list(one.members)
+    known, place = members, max(0, room - 1 - bool(hot))
+    if len(members) > place:
+        members.sort(key=lambda each: (each.name not in one.slow_members, -_busy(each)))
+        known = members[: max(0, place - 1)]
+    rows = [
+        (
+            printable(member.name),
+            *pace_cells(member.pace),
+            f"{seen.member_rate(one.group, member):,.0f}",
+            slow_text(one.slow_members[member.name]) if member.name in one.slow_members else "",
+        )
+        for member in known
+    ]
+    lines = list[Text]()
+    if rows:
+        header, *texts = text_table(("MEMBER", *PACE_HEADER, "RATE/S", ""), rows)
+        lines.append(Text(header, style="dim"))
+        slow = (member.name in one.slow_members for member in known)
+        lines += [
+            Text(text, style="yellow" if is_slow else "") for text, is_slow in zip(texts, slow, strict=True)
+        ]
+        if len(known) < len(members):
+            lines.append(Text(f"and {counted(len(members) - len(known), 'member')} more", style="dim"))
+    if hot and len(hot) < room - len(lines):
+        header, *texts = text_table(("HOTTEST KEY", ""), hot)
+        lines += [Text(header, style="dim"), *map(Text, texts)]
+    elif hot:
+        lines.append(Text(f"hottest keys: {'   '.join(f'{key} {text}' for key, text in hot)}"))
+    return lines
+
+
+def _busy(member: Beat) -> float:
+    return 0.0 if member.pace is None else member.pace.busy
 
 
 KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
@@ -502,9 +542,8 @@ async def _print(
 
             (row,) = seen.rows
             click.echo(f"{row.rate:,.0f} messages/s, oldest message {row.oldest_text}")
-            for key, rate in seen.hot_keys(time.monotonic()):
-                click.echo(f"key {printable(key)}: {rate:,.1f} messages/s")
-            click.echo("\n".join(description_lines(row.description)))
+            hot = seen.hot_keys(view.opened, time.monotonic())
+            click.echo("\n".join(description_lines(row.description, row, hot)))
         else:
             click.echo("\n".join(text_lines(seen, view.sort, view.chosen)))
         sys.stdout.flush()

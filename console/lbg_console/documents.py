@@ -9,6 +9,7 @@ from typing import Any
 from lbg_console.observed_group import SILENT_S, ObservedGroup
 from lbg_console.timeline import milliseconds
 from lbg_core.admin.describe import Description
+from lbg_core.admin.pace_text import key_text, pace_cells, rounded, slow_text
 from lbg_core.admin.problem_kinds import Severity
 from lbg_core.admin.problems import text_of
 from lbg_core.admin.record import is_of_kubernetes
@@ -58,6 +59,7 @@ def overview_row(group: ObservedGroup, now_s: float) -> dict[str, Any] | None:
         "services": len(services),
         "members": None if one.members is UNKNOWN else len(one.members),
         "rate": round(row.rate, 1),
+        "publish_rate": rounded(row.published_hz),
         "ready": known(one.ready),
         "unacked": known(one.unacked),
         "lag": one.lag,
@@ -92,6 +94,8 @@ def group_document(group: ObservedGroup, now_s: float) -> dict[str, Any] | None:
         "is_of_kubernetes": is_of_kubernetes(one.owner),
         "attributes": None if one.spec is None else one.spec.attributes(),
         "rate": round(row.rate, 1),
+        "publish_rate": rounded(row.published_hz),
+        "lag_trend": row.trend_text,
         "ready": known(one.ready),
         "unacked": known(one.unacked),
         "lag": one.lag,
@@ -118,7 +122,9 @@ def group_document(group: ObservedGroup, now_s: float) -> dict[str, Any] | None:
         if isinstance(one.native, MessageGroupsStatus)
         else None,
         "sessions": None if one.sessions is None else _sessions(one, one.sessions),
-        "hot_keys": [{"key": key, "rate": round(rate, 1)} for key, rate in group.seen.hot_keys(now_s)],
+        "hot_keys": [
+            {"key": one.key, "text": key_text(one)} for one in group.seen.hot_keys(group.name, now_s)
+        ],
     }
 
 
@@ -151,6 +157,8 @@ def _member(group: ObservedGroup, one: Description, member: Beat, now_s: float) 
         "rate": round(group.seen.member_rate(one.group, member), 1),
         "oldest_s": None if not member.oldest_us else round(max(0.0, now_s - member.oldest_us / 1e6), 1),
         "is_standing_by": member.name in one.standing_by,
+        "pace": dict(zip(("p50", "p99", "busy"), pace_cells(member.pace), strict=True)),
+        "slow": None if (slow := one.slow_members.get(member.name)) is None else slow_text(slow),
         "severity": _word(one.severity_of(member.name)),
         "keys": [[key, count] for key, count in group.keys_of(member.name, now_s)],
     }

@@ -189,6 +189,7 @@ class ObservedGroup:
         counts = {"ready": one.ready, "unacked": one.unacked, "dead_letters": one.dead_letters}
         values = {
             "rate": round(row.rate, 1),
+            "publish_rate": None if row.published_hz is None else round(row.published_hz, 1),
             **{name: count if isinstance(count, int) else None for name, count in counts.items()},
             "members": None if one.members is UNKNOWN else len(one.members),
             "oldest_s": row.oldest_s,

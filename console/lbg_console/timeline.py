@@ -21,7 +21,7 @@ SPANS_MAX = 120
 EVENTS_MAX = 500
 SAMPLE_S = 5.0
 SAMPLES_MAX = int(KEPT_S / SAMPLE_S)
-COLUMNS = ("rate", "ready", "unacked", "oldest_s", "members", "dead_letters")
+COLUMNS = ("rate", "publish_rate", "ready", "unacked", "oldest_s", "members", "dead_letters")
 
 UNSERVED_AFTER_S = 3.0
 """A queue counts as unserved after so long without a server that is known, unless its server has crashed: the

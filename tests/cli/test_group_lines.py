@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from lbg_core.admin.describe import Description
 from lbg_core.admin.groups import create_group, list_groups, show_group
+from lbg_core.admin.observations import Observations
 from lbg_core.admin.problems import text_of
 from lbg_core.admin.record import Claim, kubernetes_owner
 from lbg_core.admin.snapshot import UNKNOWN
@@ -19,6 +21,7 @@ from lbgroup.group.show import description_lines, leftover_lines, list_lines
 from testing.admin.fake_admin import FakeAdmin
 from testing.admin.native_groups import PARTITIONS, SESSIONS, made, spec_in
 from testing.admin.problem_lines import problem_lines
+from testing.output_documents import checked
 
 BEAT: dict[str, Any] = {
     "v": 1,
@@ -64,9 +67,56 @@ PARTITION  STATUS      MEMBER  READY  UNACKED
 0          Ready       m1      7      2
 1          Unassigned  -       4      0
 
-MEMBER  INDEX  IN FLIGHT  DELIVERED
-m1      1      2          14"""
+MEMBER  INDEX  IN FLIGHT  DELIVERED  P50      P99      BUSY
+m1      1      2          14         unknown  unknown  unknown"""
     )
+
+
+def paced(name: str, index: int, p50_s: float, busy: float, *keys: dict[str, Any]) -> dict[str, Any]:
+    pace = {
+        "busy": busy,
+        "finished_hz": 400,
+        "calls": 900,
+        "p50_s": p50_s,
+        "p99_s": 4 * p50_s,
+        "keys": list(keys),
+    }
+    return {**BEAT, "name": name, "index": index, "pace": pace}
+
+
+@pytest.mark.parametrize("mode", ["Exclusive", "Partitioned", "MessageGroups", "Sessions"])
+async def test_a_slow_member_and_a_hot_key_are_shown_in_every_mode(mode: str) -> None:
+    admin = FakeAdmin() if mode == "Exclusive" else await made(mode)
+    if mode == "Exclusive":
+        await create_group(admin, spec_in(mode))
+        admin.queues = {name: replace(one, consumers=3) for name, one in admin.queues.items()}
+    hot = {"key": "acct\n7", "busy": 0.98, "calls": 11, "p50_s": 0.25, "p99_s": 1.0}
+    admin.beats = [
+        paced("m1", 0, 0.012, 0.35),
+        paced("m2", 1, 0.25, 1.0, hot),
+        {**BEAT, "name": "m3", "index": 2, "pace": {}},
+    ]
+    lines = list(description_lines(await show_group(admin, "orders")))
+    assert "  published unknown, finished 800/s, trend of lag unknown: `lbg top orders` measures it" in lines
+    rows = {line.split()[0]: line for line in lines if line[:2] in ("ME", "m1", "m2", "m3")}
+    assert rows["MEMBER"].endswith("DELIVERED  P50     P99    BUSY")
+    assert rows["m1"].endswith("12 ms   48 ms  35 %")
+    assert rows["m3"].endswith("-       -      0 %")
+    assert "m2 is slow: half of its calls take 21 times the 12 ms of its peers" in lines
+    assert lines[lines.index("HOTTEST KEY") + 1] == r"acct\n7      98 % busy, p50 250 ms, p99 1.0 s"
+
+
+async def test_what_was_measured_stands_in_place_of_unknown() -> None:
+    seen = Observations()
+    admin = await made("MessageGroups")
+    for second in (0, 10):
+        admin.beats = [{**BEAT, "counts": {"acked": 50 * second}}]
+        seen.look([await show_group(admin, "orders")], second)
+    (row,) = seen.rows
+    lines = list(description_lines(row.description, row))
+    assert "  published 50/s, finished 50/s, lag steady" in lines
+    document = checked("group show", json.dumps(row.to_json()))
+    assert (document["publish_rate"], document["lag_per_min"]) == (50.0, 0.0)
 
 
 async def test_the_nodes_of_a_cluster_are_shown_with_the_queues_that_each_leads() -> None:
@@ -159,8 +209,8 @@ async def test_sessions_with_the_stranded_ones_first() -> None:
         "m1       live      m1      100       90            10        -",
         "m3       closing   -       3         3             0         2023-11-14T22:13:20Z",
         "",
-        "MEMBER  INDEX  IN FLIGHT  DELIVERED",
-        "m1      1      2          14",
+        "MEMBER  INDEX  IN FLIGHT  DELIVERED  P50      P99      BUSY",
+        "m1      1      2          14         unknown  unknown  unknown",
         "",
         "! 1 session has no consumer, and 28 messages there which no other gets; 'm2': start a consumer of the same "
         "name",

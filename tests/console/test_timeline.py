@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from lbg_console.documents import group_document, overview_row
 from lbg_console.observed_group import ObservedGroup
 from lbg_console.timeline import (
@@ -86,7 +88,15 @@ def test_the_memory_of_a_timeline_is_bounded() -> None:
     for number in range(3 * EVENTS_MAX):
         timeline.add("problem", str(number), number)
     for number in range(3 * SAMPLES_MAX):
-        known = {"rate": 1.0, "ready": None, "unacked": 0, "oldest_s": None, "members": 2, "dead_letters": 0}
+        known = {
+            "rate": 1.0,
+            "publish_rate": None,
+            "ready": None,
+            "unacked": 0,
+            "oldest_s": None,
+            "members": 2,
+            "dead_letters": 0,
+        }
         timeline.samples.add(number * SAMPLE_S, known)
     now_s = 3 * SAMPLES_MAX * SAMPLE_S
     document = timeline.to_json(now_s, 0, now_s)
@@ -236,6 +246,38 @@ async def test_joins_leaves_moves_pauses_and_acts_are_events() -> None:
         ("moved", "queue 0 from m0 to m1"),
     ]
     assert spans(played.group.timeline, played.now_s, 1)[-1] == (108, "m1", "planned")
+
+
+def paced(index: int, p50_s: float, busy: float, acked: int) -> bytes:
+    keys = [{"key": f"of {index}", "busy": busy, "calls": 9, "p50_s": p50_s, "p99_s": p50_s}]
+    pace = {"busy": busy, "finished_hz": 1, "calls": 100, "p50_s": p50_s, "p99_s": p50_s, "keys": keys}
+    report = json.loads(beat(index, active={index}, acked=acked))
+    return json.dumps({**report, "pace": pace}).encode()
+
+
+async def test_a_slow_member_and_a_hot_key_are_in_the_document_of_a_group() -> None:
+    played = Played()
+    await played.second(beat(0, active={0}), beat(1, active={1}))
+    document = group_document(played.group, played.now_s)
+    assert document is not None
+    assert document["publish_rate"] is None
+    assert document["lag_trend"] == "unknown"
+    assert document["members"][0]["pace"] == dict.fromkeys(("p50", "p99", "busy"), "unknown")
+    for second in range(8):
+        await played.second(paced(0, 0.012, 0.3, 10 * second), paced(1, 0.25, 1.0, second))
+    document, row = group_document(played.group, played.now_s), overview_row(played.group, played.now_s)
+    assert document is not None
+    assert row is not None
+    fast, slow = document["members"]
+    assert (fast["pace"], fast["slow"]) == ({"p50": "12 ms", "p99": "12 ms", "busy": "30 %"}, None)
+    assert (slow["pace"]["p50"], slow["slow"]) == ("250 ms", "21 times the 12 ms of its peers")
+    assert document["hot_keys"][0] == {"key": "of 1", "text": "100 % busy, p50 250 ms, p99 250 ms"}
+    assert document["lag_trend"] == "steady"
+    assert row["publish_rate"] == document["publish_rate"] == pytest.approx(77 / 8, abs=0.1)
+    sample = played.group.sample(played.now_s)
+    assert sample is not None
+    assert sample["publish_rate"] == row["publish_rate"]
+    assert played.group.timeline.to_json(played.now_s)["samples"]["publish_rate"] == [row["publish_rate"]]
 
 
 async def test_what_is_no_message_of_a_member_changes_nothing() -> None:

@@ -14,6 +14,8 @@ import click
 
 from lbg_core.admin.demand import sample_of, sizer_of, sizing_json, sizing_text
 from lbg_core.admin.describe import Description
+from lbg_core.admin.observations import GroupRow, Observations
+from lbg_core.admin.pace_text import PACE_HEADER, flow_text, key_text, pace_cells, slow_text
 from lbg_core.admin.problems import marked_lines
 from lbg_core.admin.record import is_of_kubernetes, owner_text
 from lbg_core.admin.rows import QueueRow, ServiceRow
@@ -30,7 +32,9 @@ from lbg_core.counted_nouns import counted
 from lbg_core.group import ATTRIBUTES, UNCOUNTED_MODES, GroupSpec
 from lbg_core.group.member_state import QueueState
 from lbg_core.group.members_protocol import Beat
+from lbg_core.group.pace import HotKey
 from lbg_core.group.sizing import Sizing
+from lbg_core.peers import printable
 from lbgroup.group.create import with_admin
 from lbgroup.options import broker_options, count_text
 
@@ -161,8 +165,10 @@ def leftover_document(left: Description, *, session: str | None) -> documents.Cl
     return document
 
 
-def description_lines(shown: Description) -> Iterator[str]:
-    """Lines of `lbg group show`."""
+def description_lines(
+    shown: Description, row: GroupRow | None = None, hot_keys: Sequence[HotKey] | None = None
+) -> Iterator[str]:
+    """Lines of `lbg group show`. `row`: what several looks measured of the group; `hot_keys`: with their rates."""
     yield f"group {shown.group}"
     if shown.spec is not None:
         spec = shown.spec
@@ -192,6 +198,10 @@ def description_lines(shown: Description) -> Iterator[str]:
     yield f"  dead letters {count_text(shown.dead_letters)}, unrouted {count_text(shown.unrouted)}{parked}"
     if shown.sequences is not None:
         yield f"  {shown.sequences.line}"
+    if row is not None:
+        yield f"  {flow_text(row.published_hz, row.rate, row.lag_per_min, row.clears_s)}"
+    elif shown.finished_hz is not None:
+        yield f"  {flow_text(None, shown.finished_hz, None)}: `lbg top {shown.group}` measures it"
     yield ""
     yield from text_table(
         ("QUEUE", "READY", "UNACKED", "CONSUMERS", "ACTIVE", "PROGRESS"),
@@ -203,6 +213,9 @@ def description_lines(shown: Description) -> Iterator[str]:
     if sharing := list(sharing_lines(shown)):
         yield from (*sharing, "")
     yield from _member_lines(shown)
+    if hot := shown.hot_keys if hot_keys is None else hot_keys:
+        yield ""
+        yield from text_table(("HOTTEST KEY", ""), [(printable(one.key), key_text(one)) for one in hot])
     if shown.problems:
         yield ""
         yield from (line for _, line in marked_lines(shown.problems))
@@ -253,12 +266,12 @@ def _member_lines(shown: Description) -> Iterator[str]:
         yield "no member answered"
     elif shown.is_one_queue:
         yield from text_table(
-            ("MEMBER", "INDEX", "IN FLIGHT", "DELIVERED"),
+            ("MEMBER", "INDEX", "IN FLIGHT", "DELIVERED", *PACE_HEADER),
             [(one.name, str(one.index), *_work_of(one)) for one in shown.members],
         )
     else:
         yield from text_table(
-            ("MEMBER", "INDEX", "STATE", "PRIMARY", "SECONDARY", "IN FLIGHT", "DELIVERED"),
+            ("MEMBER", "INDEX", "STATE", "PRIMARY", "SECONDARY", "IN FLIGHT", "DELIVERED", *PACE_HEADER),
             [_member_row(member, shown.served_by[member.index]) for member in shown.members],
         )
         if any(shown.served_by.values()):
@@ -266,10 +279,13 @@ def _member_lines(shown: Description) -> Iterator[str]:
         for name in shown.standing_by:
             queues = counted(len(shown.reported_services), "queue")
             yield f"{name} is standing by: {queues}, {counted(shown.active_count, 'member')} at work"
+    for name, slow in shown.slow_members.items():
+        yield f"{name} is slow: half of its calls take {slow_text(slow)}"
 
 
-def _work_of(member: Beat) -> tuple[str, str]:
-    return str(member.in_flight), count_text(member.counts.get("delivered", UNKNOWN))
+def _work_of(member: Beat) -> tuple[str, ...]:
+    delivered = count_text(member.counts.get("delivered", UNKNOWN))
+    return (str(member.in_flight), delivered, *pace_cells(member.pace))
 
 
 def _member_row(member: Beat, served: Collection[int]) -> tuple[str, ...]:
@@ -326,10 +342,10 @@ def show(
         shown = await show_group(admin, name)
         document, lines = shown.to_json(), [*description_lines(shown)]
         if target_delay_s is not None:
-            shown, sizing = await _measured(admin, shown, target_delay_s)
-            document = {**shown.to_json(), "demand": None if sizing is None else sizing_json(sizing)}
+            row, sizing = await _measured(admin, shown, target_delay_s)
+            document = {**row.to_json(), "demand": None if sizing is None else sizing_json(sizing)}
             demand = "demand unknown" if sizing is None else sizing_text(sizing, target_delay_s)
-            lines = [*description_lines(shown), "", demand]
+            lines = [*description_lines(row.description, row), "", demand]
         if as_json:
             echo_json(document)
         else:
@@ -340,20 +356,22 @@ def show(
 
 async def _measured(
     admin: LiveAdmin, first: Description, target_delay_s: float
-) -> tuple[Description, Sizing | None]:
+) -> tuple[GroupRow, Sizing | None]:
     """A second look, and the demand by both; None where it is unknown."""
     from lbg_core.admin.groups import show_group
 
-    sizer = sizer_of(first.spec, target_delay_s)
+    sizer, seen = sizer_of(first.spec, target_delay_s), Observations()
     first_sample = sample_of(first, time.monotonic())
+    seen.look([first], time.monotonic(), now_us=time.time_ns() // 1000)
     await asyncio.sleep(MEASURED_S)
     shown = await show_group(admin, first.group)
     last_sample = sample_of(shown, time.monotonic())
+    seen.look([shown], time.monotonic(), now_us=time.time_ns() // 1000)
     if first_sample is None or last_sample is None:
-        return shown, None
+        return seen.rows[0], None
     sizer.add(first_sample)
     sizer.add(last_sample)
-    return shown, sizer.sizing()
+    return seen.rows[0], sizer.sizing()
 
 
 async def _watch(admin: LiveAdmin, name: str, every_s: float, *, as_json: bool) -> None:
@@ -363,6 +381,7 @@ async def _watch(admin: LiveAdmin, name: str, every_s: float, *, as_json: bool) 
 
     is_screen = sys.stdout.isatty() and not as_json
     is_shown = False
+    seen = Observations()
     while True:
         try:
             shown = await show_group(admin, name)
@@ -372,10 +391,12 @@ async def _watch(admin: LiveAdmin, name: str, every_s: float, *, as_json: bool) 
             click.echo(f"lbg: {error}; trying again", err=True)
         else:
             is_shown = True
+            seen.look([shown], time.monotonic(), now_us=time.time_ns() // 1000)
+            (row,) = seen.rows
             if as_json:
-                text = json.dumps(shown.to_json())
+                text = json.dumps(row.to_json())
             else:
-                text = "\n".join((f"{datetime.now().astimezone():%H:%M:%S}", *description_lines(shown)))
+                text = "\n".join((f"{datetime.now().astimezone():%H:%M:%S}", *description_lines(shown, row)))
             click.echo(f"{CLEARED_SCREEN}{text}" if is_screen else text if as_json else f"{text}\n")
             sys.stdout.flush()
         await asyncio.sleep(every_s)

@@ -17,6 +17,7 @@ from lbg_core.admin.drift import problems as drift
 from lbg_core.admin.errors import AdminError, GroupUnfinished, RecordUnreadable, UnderWay
 from lbg_core.admin.load_problems import load_problems
 from lbg_core.admin.member_problems import held_up, member_problems
+from lbg_core.admin.pace_text import hot_key_json, rounded
 from lbg_core.admin.problem_kinds import Kind, Severity
 from lbg_core.admin.problems import Problem, Subject, worst_first
 from lbg_core.admin.queue_changes import forwarding_bindings, surplus_queues
@@ -48,6 +49,7 @@ from lbg_core.admin.snapshot import (
 from lbg_core.group import ONE_USER, PARTITIONED, UNCOUNTED_MODES, GroupSpec, Names, Publishers
 from lbg_core.group.member_state import ParkingState, Progress, QueueState, Role, Status
 from lbg_core.group.members_protocol import Beat
+from lbg_core.group.pace import HotKey, Slow, hottest, slow_members
 
 _STATUSES = frozenset(Status)
 _LEAST_SETTLED_FIRST = ("Rebalancing", "HoldDown", "Ready")
@@ -317,6 +319,23 @@ class Description:
         return [one.name for one in self._member_rows if not one.primaries and not self.served_by[one.index]]
 
     @cached_property
+    def slow_members(self) -> dict[str, Slow]:
+        """Members whose calls take far longer than those of their peers, by name."""
+        return slow_members({one.name: one.pace for one in self._member_rows})
+
+    @property
+    def hot_keys(self) -> list[HotKey]:
+        """Keys with most time in calls, as far as members report it."""
+        return hottest(one.pace for one in self._member_rows)
+
+    @property
+    def finished_hz(self) -> float | None:
+        """Messages a second that its members processed in the last minute; None where one does not report it."""
+        paces = [one.pace for one in self._member_rows]
+        known = [one.finished_hz for one in paces if one is not None]
+        return sum(known) if paces and len(known) == len(paces) else None
+
+    @cached_property
     def sequences(self) -> GroupSequences | None:
         """Sequence numbers, as the members report them; None where none does."""
         rows = self.reported_services
@@ -345,6 +364,8 @@ class Description:
             "dead_letters": plain(self.dead_letters),
             "unrouted": plain(self.unrouted),
             "oldest_published_at_us": self.oldest_us,
+            "finish_rate": rounded(self.finished_hz),
+            "hot_keys": list(map(hot_key_json, self.hot_keys)),
             "sequences": None if self.sequences is None else self.sequences.to_json(),
             "repartition": self.queue_count_to_be,
             "paused": "unknown" if self.is_paused is None else self.is_paused,

@@ -328,6 +328,8 @@ def _visit_row(one: Visit, marks: dict[str, str], clock: _Clock) -> tuple[str, .
 
 def duration(us: int) -> str:
     """A time for people."""
+    if us < 100:
+        return f"{us / 1000:.2f} ms"
     if us < 10_000:
         return f"{us / 1000:.1f} ms"
     if us < 1_000_000:

@@ -54,7 +54,8 @@ def _of_member(spec: GroupSpec, member: Beat, others: Sequence[Beat]) -> Iterato
             "behind_s": _about(member.behind_s, digits=1),
             "service_ms": _about(1000 * _service_s([member])),
             "percent": _percent(used, possible),
-            "others_ms": _about(1000 * _service_s(others)),
+            "others_ms": _about(1000 * others_s) if (others_s := _service_s(others)) else None,
+            "are_timed": others_s > 0,
             "queues": _finer(spec),
         }
         kind = Kind.QUEUES_TOO_LARGE if spec.assignment == BY_LOAD else Kind.MEMBER_OVERLOADED

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lbg_core.admin.describe import Description
+from lbg_core.admin.pace_text import flow_text, hot_key_json, rounded, trend_text
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import Names
 from lbg_core.group.members_protocol import Activity, Beat
+from lbg_core.group.pace import HotKey, hottest
 
 if TYPE_CHECKING:
     from lbg_core.admin.member_requests import PeekResult
@@ -26,7 +28,13 @@ RATE_OVER_S = 6.0
 FORGET_AFTER_S = 60.0
 
 CLEARS_OVER_S = 20.0
-"""The time to clear a backlog is by how it changed in so long."""
+"""The trend of the lag is by how it changed in so long, and with it the time to clear a backlog, and what came in."""
+
+TREND_FROM_S = 5.0
+"""A trend of less time is chance: a report may be a second older than a count."""
+
+LEAVES = ("acked", "dead_lettered", "parked", "repeats_dropped")
+"""Counts of messages that left the group's queues."""
 
 CLEARS_FROM_S = 3.0
 """Messages that are processed in so long at the present rate are no backlog."""
@@ -77,7 +85,9 @@ class GroupRow:
 
     `oldest_s`: age of the oldest message that is known; None where none is. `has_older`: queues that no member serves
     have messages, of which the broker does not show the first. `clears_s`: time after which the backlog is gone at the
-    present rate, infinity while it does not shrink; None without one, or while that is not known.
+    present rate, infinity while it does not shrink; None without one, or while that is not known. `lag_per_min`: by
+    which the lag grows a minute, and `published_hz`: messages that came a second, both of the last `CLEARS_OVER_S`;
+    None while that is not known.
     """
 
     description: Description
@@ -85,6 +95,8 @@ class GroupRow:
     oldest_s: float | None = None
     has_older: bool = False
     clears_s: float | None = None
+    published_hz: float | None = None
+    lag_per_min: float | None = None
 
     @property
     def waiting(self) -> int:
@@ -99,6 +111,14 @@ class GroupRow:
         return f"{'>' if self.has_older else ''}{age_text(self.oldest_s)}"
 
     @property
+    def flow_text(self) -> str:
+        return flow_text(self.published_hz, self.rate, self.lag_per_min)
+
+    @property
+    def trend_text(self) -> str:
+        return trend_text(self.lag_per_min, self.rate)
+
+    @property
     def clears_json(self) -> float | str | None:
         """JSON has no infinity."""
         return "never" if self.clears_s == inf else None if self.clears_s is None else round(self.clears_s, 1)
@@ -108,6 +128,17 @@ class GroupRow:
         if self.clears_s is None:
             return "-"
         return "never" if self.clears_s == inf else age_text(self.clears_s)
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            **self.description.to_json(),
+            "rate": round(self.rate, 1),
+            "oldest_s": self.oldest_s,
+            "clears_s": self.clears_json,
+            "publish_rate": rounded(self.published_hz),
+            "lag_per_min": rounded(self.lag_per_min),
+        }
 
 
 def age_text(seconds: float) -> str:
@@ -129,7 +160,9 @@ class Observations:
     """Messages of the opened queue, or why they are not shown."""
 
     _counts: dict[tuple[str, ...], deque[tuple[float, int]]] = field(default_factory=dict)
-    _backlogs: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
+    _backlogs: dict[str, deque[_Backlog]] = field(default_factory=dict)
+    _left: Counter[str] = field(default_factory=Counter)
+    """Messages that left each group's queues since it was first seen."""
     _member_rates: dict[tuple[str, str], float] = field(default_factory=dict)
     _servers: dict[tuple[str, int], str] = field(default_factory=dict)
     _reported_at: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -154,7 +187,7 @@ class Observations:
         for one in descriptions:
             self._look_at_queues(one, now_s)
         for group in self._backlogs.keys() - {one.group for one in descriptions}:
-            del self._backlogs[group]
+            del self._backlogs[group], self._left[group]
         for name in [
             name for name, samples in self._counts.items() if samples[-1][0] < now_s - FORGET_AFTER_S
         ]:
@@ -189,8 +222,14 @@ class Observations:
         """The last member that was seen to serve this queue or partition."""
         return self._servers.get((group, number))
 
-    def hot_keys(self, now_s: float) -> list[tuple[str, float]]:
-        """Keys of the watched group with most messages, and the messages per second of each."""
+    def hot_keys(self, group: str, now_s: float) -> list[HotKey]:
+        """Keys of the watched group with most time in calls, or most messages (`lbg_core.group.pace.hottest`)."""
+        described = (row.description for row in self.rows if row.description.group == group)
+        members = next((one.members for one in described if one.members is not UNKNOWN), ())
+        return hottest((one.pace for one in members), self._key_rates(now_s), HOT_KEYS)
+
+    def _key_rates(self, now_s: float) -> dict[str, float]:
+        """Messages per second of each key that members report, most first."""
         while self._keys and self._keys[0][0] <= now_s - RATE_OVER_S:
             self._keys.popleft()
         counts: Counter[str] = Counter()
@@ -198,7 +237,7 @@ class Observations:
             counts[key] += count
         # A report is of the second before it.
         seconds = now_s - self._keys[0][0] + 1.0 if self._keys else 1.0
-        return [(key, count / seconds) for key, count in counts.most_common(HOT_KEYS)]
+        return {key: count / seconds for key, count in counts.most_common()}
 
     def forget_keys(self) -> None:
         """Another group is watched, or none."""
@@ -207,26 +246,38 @@ class Observations:
     def _row(self, one: Description, now_s: float, *, now_us: int, waiting_us: int | None) -> GroupRow:
         oldest_us = min((us for us in (one.oldest_us, waiting_us) if us), default=None)
         rate = self._rate(one, now_s)
+        backlogs = self._look_at_backlog(one, now_s)
+        published_hz, lag_per_min = _flow(backlogs)
         return GroupRow(
             one,
             rate,
             None if oldest_us is None else max(0.0, (now_us - oldest_us) / 1e6),
             has_older=waiting_us is None and bool(unserved_queues(one)),
-            clears_s=self._clears_s(one, rate, now_s),
+            clears_s=_clears_s(backlogs, rate),
+            published_hz=published_hz,
+            lag_per_min=lag_per_min,
         )
 
-    def _clears_s(self, one: Description, rate: float, now_s: float) -> float | None:
-        if one.lag is None:
+    def _look_at_backlog(self, one: Description, now_s: float) -> Sequence[_Backlog]:
+        """Of the last time; none where what waits is unknown."""
+        members = () if one.members is UNKNOWN else one.members
+        for member in members:
+            count = sum(member.counts.get(name, 0) for name in LEAVES)
+            place = (one.group, member.name, member.incarnation, "left")
+            before = self._counts.get(place)
+            self._left[one.group] += 0 if before is None else max(0, count - before[-1][1])
+            self._counts[place] = deque([(now_s, count)])
+        lag = one.lag
+        if lag is None and one.members is not UNKNOWN and isinstance(one.ready, int):
+            lag = one.ready + sum(member.in_flight for member in members)  # without a management API
+        if lag is None:
             self._backlogs.pop(one.group, None)
-            return None
+            return ()
         samples = self._backlogs.setdefault(one.group, deque())
-        samples.append((now_s, one.lag))
-        while len(samples) > 2 and samples[1][0] <= now_s - CLEARS_OVER_S:
+        samples.append(_Backlog(now_s, lag, self._left[one.group], one.members is not UNKNOWN))
+        while len(samples) > 2 and samples[1].at_s <= now_s - CLEARS_OVER_S:
             samples.popleft()
-        (first_s, first), (last_s, last) = samples[0], samples[-1]
-        if last_s <= first_s or last <= CLEARS_FROM_S * rate:
-            return None
-        return last * (last_s - first_s) / (first - last) if last < first else inf
+        return samples
 
     def _rate(self, one: Description, now_s: float) -> float:
         members = () if one.members is UNKNOWN else one.members
@@ -284,20 +335,40 @@ class Observations:
         """One object a look: docs/output.md."""
         looked = {
             "at": at.isoformat(timespec="milliseconds"),
-            "groups": [
-                {
-                    **row.description.to_json(),
-                    "rate": round(row.rate, 1),
-                    "oldest_s": row.oldest_s,
-                    "clears_s": row.clears_json,
-                }
-                for row in self.rows
-            ],
+            "groups": [row.to_json() for row in self.rows],
             "changes": [f"{one.group}: {one.text}" for one in self.changes],
         }
         if watched is not None:
-            looked["hot_keys"] = [{"key": key, "rate": round(rate, 1)} for key, rate in self.hot_keys(now_s)]
+            looked["hot_keys"] = list(map(hot_key_json, self.hot_keys(watched, now_s)))
         return looked
+
+
+class _Backlog(NamedTuple):
+    """`left`: messages that left the queues since the first look, as far as members are known."""
+
+    at_s: float
+    lag: int
+    left: int
+    is_known: bool
+
+
+def _clears_s(samples: Sequence[_Backlog], rate: float) -> float | None:
+    if not samples:
+        return None
+    first, last = samples[0], samples[-1]
+    if last.at_s <= first.at_s or last.lag <= CLEARS_FROM_S * rate:
+        return None
+    return last.lag * (last.at_s - first.at_s) / (first.lag - last.lag) if last.lag < first.lag else inf
+
+
+def _flow(samples: Sequence[_Backlog]) -> tuple[float | None, float | None]:
+    """Messages that came a second, which are those that left and by which the lag grew; growth of the lag a minute."""
+    if not samples or samples[-1].at_s < samples[0].at_s + TREND_FROM_S:
+        return None, None
+    first, last = samples[0], samples[-1]
+    seconds, grown = last.at_s - first.at_s, last.lag - first.lag
+    came = max(0, last.left - first.left + grown)
+    return came / seconds if all(one.is_known for one in samples) else None, 60 * grown / seconds
 
 
 def unserved_queues(one: Description) -> list[str]:

@@ -42,7 +42,7 @@ _NOT_OWNED = "group {group!r} on this broker has another owner, and nothing was 
 
 _BEHIND = (
     "{members} is about {behind_s:.0f} s behind with calls of {service_ms:g} ms, while the others are at {percent} % "
-    "of what they can do, with calls of {others_ms:g} ms"
+    "of what they can do{are_timed:, with calls of {others_ms:g} ms}"
 )
 
 
@@ -89,8 +89,8 @@ class Kind(Enum):
     """Kind of a problem: its sentence, and the remedy with its commands.
 
     Fields are those of the subject and the figures. `{count:one|many}` is a word by number, `{holds:words}` is there if
-    it holds, `{names:2}` has so many names, `{lines:;}` all, and `{causes}` a line for each cause. Between backticks is
-    a command; its word … stands for arguments that only its user knows.
+    it holds, with fields of their own, `{names:2}` has so many names, `{lines:;}` all, and `{causes}` a line for each
+    cause. Between backticks is a command; its word … stands for arguments that only its user knows.
     """
 
     def __init__(self, sentence: str, remedy: str = "") -> None:

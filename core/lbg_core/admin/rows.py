@@ -34,6 +34,7 @@ def member_json(member: Beat) -> dict[str, Any]:
         "concurrency": member.concurrency,
         "paused": member.paused,
         "oldest_published_at_us": member.oldest_us or None,
+        "pace": None if member.pace is None else asdict(member.pace),
     }
 
 

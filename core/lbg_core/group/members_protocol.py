@@ -32,6 +32,7 @@ from lbg_core.group.member_state import (
     Suspected,
     Time,
 )
+from lbg_core.group.pace import Pace
 from lbg_core.group.sequences import StreamRuns
 from lbg_core.group.spec import Assignment
 
@@ -138,7 +139,8 @@ class Beat(Sent):
     that it has not settled, 0 also where it is unknown. `parking` is None if it does not follow parked keys.
     `queue_count`: the group's, as the sender has it. `concurrency`: calls at a time, at most. `prefetch`: window of
     each of its consumers, if all members need the same; else 0. `behind_s`: in which it could do what waits for it, if
-    that is much and it has been busy for a while; else 0. `sequences` is None in modes without the audit.
+    that is much and it has been busy for a while; else 0. `sequences` is None in modes without the audit. `pace` is
+    None before it was measured, and of older versions.
     """
 
     queues: tuple[QueueState, ...] = ()
@@ -152,6 +154,7 @@ class Beat(Sent):
     prefetch: int = 0
     behind_s: Amount = 0.0
     sequences: SequenceReport | None = None
+    pace: Pace | None = None
 
     @property
     def index(self) -> int:

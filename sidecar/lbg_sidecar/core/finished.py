@@ -1,4 +1,5 @@
-"""Messages that a member was done with lately, whatever their key, for administrators who ask for one key.
+"""Messages that a member was done with lately, whatever their key: for administrators who ask for one key, and for its
+pace.
 
 A ring of batches, as they were acknowledged or given back, each with one row for a message. A row is made by one call
 for all its fields, and shares their values with the delivery: nothing is copied, computed or looked up until somebody
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from lbg_core.group.pace import Call
 from lbg_core.group.sequences import MessageIdentity
 from lbg_sidecar.core.delivery import InFlight, Outcome
 
@@ -46,6 +48,7 @@ class Found(NamedTuple):
 
 _key = attrgetter("key")
 _row = attrgetter(*Finished._fields)
+_STARTED, _FINISHED, _CALLS = map(Finished._fields.index, ("started_at", "finished_at", "calls"))
 
 
 _Batch = tuple[float, int, int, bool, int, tuple[str | None, ...], tuple[tuple[Any, ...], ...]]
@@ -102,3 +105,17 @@ class FinishedMessages:
                     if partitions > 1 and message.identity is not None:
                         number = message.identity[1] % partitions
                     yield Found(message, number, done_at, settled)
+
+    def calls_since(self, since: float, calls_max: int) -> tuple[list[Call], float]:
+        """The last call of each message that was done after this time, the latest batch first, and the time after which
+        these are all: a later one if there are more calls, or earlier messages are forgotten."""
+        calls: list[Call] = []
+        for done_at, *_, keys, rows in reversed(self._batches):
+            if done_at < since or len(calls) >= calls_max:
+                return calls, max(done_at, since)
+            calls += [
+                (key, row[_STARTED], row[_FINISHED])
+                for key, row in zip(keys, rows, strict=True)
+                if row[_CALLS] and row[_FINISHED] is not None
+            ]
+        return calls, since if self.since is None else max(self.since, since)

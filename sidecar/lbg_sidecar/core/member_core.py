@@ -31,6 +31,7 @@ from lbg_sidecar.core.finished import FinishedMessages
 from lbg_sidecar.core.hooks import Hooks
 from lbg_sidecar.core.membership import Membership
 from lbg_sidecar.core.message_states import NO_HOLD, State
+from lbg_sidecar.core.pace_meter import PaceMeter
 from lbg_sidecar.core.part import Context, Part
 from lbg_sidecar.core.presence import Presence, Stage
 from lbg_sidecar.core.queue_bindings import BalancingRules, Bindings, BrokerAssignedAttachments
@@ -117,6 +118,7 @@ class MemberCore:
         self.suspects = SuspectReports(self.context)
         self.finished: FinishedMessages = FinishedMessages() if former is None else former.finished
         self.requests = Requests(self.context, ActivityMonitor(self.context), self.finished)
+        PaceMeter(self.context, self.finished)
         self._on_observed, self._on_after = hooks.of(Part.observed), hooks.of(Part.after)
         self._on_activated, self._on_progressed = hooks.of(Part.activated), hooks.of(Part.progressed)
         self._on_flushed, self._on_tick = hooks.of(Part.flushed), hooks.of(Part.tick)

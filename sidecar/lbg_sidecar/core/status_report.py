@@ -60,7 +60,7 @@ def status_report(context: Context) -> Beat:
         context.roster.me or ABSENT,
         queues=tuple(queue_state(context, binding) for binding in _own(context)),
         queue_count=context.rules.queue_count,
-        concurrency=_calls_at_once(context),
+        concurrency=calls_at_once(context),
         prefetch=context.bindings.equal_prefetch,
         counts=asdict(dispatcher.counts),
         paused=dispatcher.paused,
@@ -69,7 +69,7 @@ def status_report(context: Context) -> Beat:
     )
 
 
-def _calls_at_once(context: Context) -> int:
+def calls_at_once(context: Context) -> int:
     """Most calls that can run at a time: where all of a queue is one lane, one for each that is served here."""
     dispatcher = context.dispatcher
     if dispatcher.rules.order is Order.KEY:

@@ -191,7 +191,7 @@ def test_texts_of_others_are_text(site: Site, tab: Tab) -> None:
     expect(page.locator(SERVERS, has_text="<img").first).to_be_visible()
     document = json.loads(page.locator("#state").text_content() or "")
     assert len(document["services"]) == 4
-    document["hot_keys"] = [{"key": "", "rate": 1.0}]
+    document["hot_keys"] = [{"key": "", "text": ""}]
     document["problems"] = [
         {"kind": "", "subject": {}, "text": "", "remedy": {"text": "", "commands": [[""]]}}
     ]
@@ -210,7 +210,9 @@ def test_texts_of_others_are_text(site: Site, tab: Tab) -> None:
         "members": 0,
         "rate": 0.0,
     }
-    row |= dict.fromkeys(("ready", "unacked", "lag", "oldest_s", "dead_letters", "crashed_at"))
+    row |= dict.fromkeys(
+        ("publish_rate", "ready", "unacked", "lag", "oldest_s", "dead_letters", "crashed_at")
+    )
     row |= {"mode": HOSTILE, "has_older": False, "problems": 1, "problem": HOSTILE}
     answer_events(page, lambda _: [("overview", overview([row], error=HOSTILE, missing=HOSTILE))])
     page.goto(site.url)

@@ -182,9 +182,9 @@ async def test_the_star_is_explained_and_members_beyond_the_queues_stand_by() ->
     ]
     lines = list(description_lines(await show_group(admin, "orders")))
     assert lines[-5:] == [
-        "m0      0      Ready  0*       -          2          14",
-        "m1      1      Ready  1*       0          2          14",
-        "m2      2      Ready  -        0 1        0          14",
+        "m0      0      Ready  0*       -          2          14         unknown  unknown  unknown",
+        "m1      1      Ready  1*       0          2          14         unknown  unknown  unknown",
+        "m2      2      Ready  -        0 1        0          14         unknown  unknown  unknown",
         "* the member serves this queue now",
         "m2 is standing by: 2 queues, 2 members at work",
     ]

@@ -101,6 +101,15 @@ def test_a_member_that_is_behind_while_others_are_idle_is_one_that_another_assig
     )
 
 
+def test_others_that_have_called_nothing_have_no_time_of_a_call() -> None:
+    slow = member(0, *[queue(one, 0.6, service_s=4 * CALL_S) for one in (0, 1)], behind_s=480.0)
+    (problem,) = problems(slow, member(1, queue(2, 0.0, service_s=0.0)))
+    assert text_of(problem).startswith(
+        "m0 is about 500 s behind with calls of 40 ms, while the others are at 0 % of what they can do: `lbg group"
+    )
+    assert problem.to_json()["figures"]["others_ms"] is None
+
+
 def test_a_member_that_is_behind_is_none_where_no_move_is_possible_or_moves_come_anyway() -> None:
     behind = member(0, queue(0, 0.6), queue(1, 0.6), behind_s=60.0)
     idle, busy = member(1, queue(2, 0.1)), member(1, queue(2, 0.9))

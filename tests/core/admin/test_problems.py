@@ -72,6 +72,7 @@ FIGURES: dict[str, object] = {
     "behind_s": 480.0,
     "service_ms": 40.0,
     "others_ms": 10.0,
+    "are_timed": True,
     "windows": ("10 (m1)", "100 (m0)"),
 }
 POLICIES = (
@@ -177,11 +178,7 @@ def test_the_causes_of_a_problem_are_in_its_line_and_in_its_fields() -> None:
 
 
 def test_the_test_has_every_figure_and_no_other() -> None:
-    named = {
-        name
-        for kind in Kind
-        for template in (kind.sentence, kind.remedy)
-        for _, name, _, _ in Formatter().parse(template)
-        if name
-    }
+    templates = [template for kind in Kind for template in (kind.sentence, kind.remedy)]
+    templates += [spec for one in templates for _, _, spec, _ in Formatter().parse(one) if spec]
+    named = {name for one in templates for _, name, _, _ in Formatter().parse(one) if name}
     assert named - {*Subject.__slots__, "causes"} == FIGURES.keys()

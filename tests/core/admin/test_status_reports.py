@@ -133,7 +133,7 @@ async def test_a_member_that_reports_no_queue_is_live_and_stands_by() -> None:
     lines = list(description_lines(description))
     assert "m3 is standing by: 3 queues, 3 members at work" in lines
     assert next(line for line in lines if line.startswith("m3 ")).split() == [
-        *("m3", "3", "Ready", "-", "-", "0", "unknown")
+        *("m3", "3", "Ready", "-", "-", "0", *["unknown"] * 4)
     ]
     assert description.problems == ()
 

@@ -70,6 +70,7 @@ from lbg_core.group.members_protocol import (
     Watch,
 )
 from lbg_core.group.message_codec import decode, encode
+from lbg_core.group.pace import KeyPace, Pace
 
 A, B, C = (Identity(index, f"m{index}", f"life-{index}") for index in range(3))
 ADMINISTRATOR = Identity(0, "administrator", "")
@@ -101,6 +102,7 @@ BEAT = Beat(
     concurrency=16,
     prefetch=256,
     behind_s=60.5,
+    pace=Pace(0.5, 12.5, 700, 0.01, 0.25, (KeyPace("k", 1.0), KeyPace("ключ", 0.25, 9, 0.01, 0.02))),
 )
 POSITIONS = Positions((("p", 7, ((0, 4), (6, 9))),), (("p", 7, 5, 2),))
 HELD = PeekedMessage(

@@ -8,6 +8,7 @@ from lbg_core.admin.load_problems import load_problems
 from lbg_core.admin.problem_kinds import Kind
 from lbg_core.group import BALANCED, GroupSpec
 from lbg_core.group.member_state import Overload
+from lbg_core.group.pace import WINDOW_S
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.load_meter import MEASURED_S, REPORTED_AFTER, STEADY_CALLS
 from lbg_sidecar.core.member_core import TICK_S
@@ -157,7 +158,7 @@ def test_a_group_at_rest_reports_the_same_again() -> None:
     world, (first, _) = group()
     publish(world, "k", share=0.5, seconds=10)
     world.run(12)
-    world.run(MEASURED_S)
+    world.run(WINDOW_S + MEASURED_S)
     content = first.machine.content()
     world.run(10 * MEASURED_S)
     assert first.machine.content() == content

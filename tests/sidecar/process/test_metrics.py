@@ -48,7 +48,9 @@ STATE = {
         **dict.fromkeys(("delivered", "acked", "dead_lettered", "parked", "repeats_dropped", "retried"), 5),
         **dict.fromkeys(("timed_out", "aborted", "given_back", "taken", "forced", "stalls", "overlaps"), 1),
         "during_standstill": 2,
+        "busy_us": 2_500_000,
     },
+    "pace": {"busy": 0.5, "keys": [{"key": "k", "busy": 0.98}, {"key": "l", "busy": 0.3}]},
 }
 
 
@@ -132,6 +134,14 @@ def test_the_lag_says_when_it_was_counted_and_the_broker_when_it_was_heard() -> 
         "lbg_messages_lag",
         "lbg_broker_heard_timestamp_seconds",
     }
+
+
+def test_the_busiest_key_is_known_once_it_was_measured() -> None:
+    told = samples(STATE)
+    assert told[("lbg_app_busy_seconds_total", ())] == 2.5
+    assert told[("lbg_hottest_key_busy_ratio", ())] == 0.98
+    assert samples(STATE | {"pace": {"keys": []}})[("lbg_hottest_key_busy_ratio", ())] == 0
+    assert ("lbg_hottest_key_busy_ratio", ()) not in samples(STATE | {"pace": None})
 
 
 def test_what_is_not_known_is_absent() -> None:

@@ -31,7 +31,8 @@ export class Charts {
         { label: "unacked", stroke: lag, width: 1.5, dash: [5, 3], value: this.shown(countText) },
       ]),
       this.chart(byId("rate"), [
-        { label: "rate", stroke: rate, fill: `${rate}22`, width: 1.5, value: this.shown(rateText) },
+        { label: "finished", stroke: rate, fill: `${rate}22`, width: 1.5, value: this.shown(rateText) },
+        { label: "published", stroke: lag, width: 1.5, dash: [5, 3], value: this.shown(rateText) },
       ]),
     ];
   }
@@ -70,13 +71,13 @@ export class Charts {
 
   /** The points between two times, and the chosen moment. */
   show([from, to], moment) {
-    const { at, ready, unacked, rate } = this.history.points;
+    const { at, ready, unacked, rate, publish_rate: published } = this.history.points;
     const shown = moment === null ? at.length - 1 : this.history.pointAt(moment);
     const state = [at.length, at[at.length - 1], Math.round(from / 1000), Math.round(to / 1000), moment].join();
     if (state === this.drawn) return;
     this.drawn = state;
     this.moment = moment;
-    [[at, ready, unacked], [at, rate]].forEach((points, place) => {
+    [[at, ready, unacked], [at, rate, published]].forEach((points, place) => {
       this.charts[place].batch(() => {
         this.charts[place].setData(points, false);
         this.charts[place].setScale("x", { min: from, max: to });

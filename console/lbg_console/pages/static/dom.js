@@ -95,8 +95,8 @@ const CLOCK = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit"
 /** A count; null is one that could not be read. */
 export const countText = (count) => (count === null || count === undefined ? "unknown" : COUNT.format(count));
 export const compactText = (count) => (count === null || count === undefined ? "" : COMPACT.format(count));
-/** Messages per second; null where they are not counted. */
-export const rateText = (rate) => (rate === null ? "-" : COUNT.format(rate < 10 ? Math.round(rate * 10) / 10 : Math.round(rate)));
+/** Messages per second; null where they are not known. */
+export const rateText = (rate) => (rate === null ? "unknown" : COUNT.format(rate < 10 ? Math.round(rate * 10) / 10 : Math.round(rate)));
 export const clockText = (ms) => CLOCK.format(ms);
 
 export function ageText(seconds) {

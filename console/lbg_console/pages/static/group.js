@@ -82,9 +82,11 @@ const memberRows = new Rows(byId("members").tBodies[0], (one) => {
   const head = element("th", "", tag);
   head.scope = "row";
   const node = element("tr", "", head);
-  const [index, state, serves, rate, inFlight, delivered, oldest, keys] = cellsOf(node, 8, [0, 3, 4, 5, 6]);
+  const [index, state, serves, p50, p99, busy, rate, inFlight, delivered, oldest, keys] = cellsOf(node, 11, [0, 3, 4, 5, 6, 7, 8, 9]);
   const list = element("ul", "keys");
   keys.append(list);
+  const [half, slow] = [element("span"), element("small")];
+  p50.append(half, slow);
   const showKeys = keyList(list);
   return {
     node,
@@ -94,6 +96,11 @@ const memberRows = new Rows(byId("members").tBodies[0], (one) => {
       setText(state, memberState(member));
       setClass(state, member.state === "live" ? severityClass(member.severity) : "bad");
       setText(serves, group.is_shared ? "all" : rangesText(member.serves) || "-");
+      setText(half, member.pace.p50);
+      setText(slow, member.slow ?? "");
+      setClass(p50, member.slow === null ? "number" : "number warn");
+      setText(p99, member.pace.p99);
+      setText(busy, member.pace.busy);
       setText(rate, rateText(member.rate));
       setText(inFlight, countText(member.in_flight));
       setText(delivered, countText(member.delivered));
@@ -246,11 +253,14 @@ const colourOfKind = (kind) => severityClass(group.problems.find((one) => one.ki
 
 function showFacts() {
   if (timeline.moment !== null) return showPastFacts(timeline.moment);
+  const [trend, ...by] = group.lag_trend.split(" ");
   const shown = [
-    ["Rate", rateText(group.rate), "/s"],
+    ["Published", rateText(group.publish_rate), group.publish_rate === null ? "" : "/s"],
+    ["Finished", rateText(group.rate), "/s"],
     ["Ready", countText(group.ready)],
     ["Unacked", countText(group.unacked)],
     ["Oldest", oldestText(group)],
+    ["Lag", trend, by.join(" ")],
     ["Clears in", clearsText(group)],
     ["Members", group.members === null ? "unknown" : countText(group.members.length)],
     ["Dead letters", countText(group.dead_letters)],
@@ -269,7 +279,8 @@ function showPastFacts(moment) {
   const then = history.sampleAt(moment);
   const isKnown = then.rate !== null;
   facts.show([
-    ["Rate", isKnown ? rateText(then.rate) : "unknown", isKnown ? "/s" : ""],
+    ["Published", rateText(then.publish_rate), then.publish_rate === null ? "" : "/s"],
+    ["Finished", isKnown ? rateText(then.rate) : "unknown", isKnown ? "/s" : ""],
     ["Ready", countText(then.ready)],
     ["Unacked", countText(then.unacked)],
     ["Oldest", isKnown ? oldestText(then) : "unknown"],
@@ -413,7 +424,7 @@ function draw() {
   setHidden(byId("problems-section"), !group.problems.length);
   problemRows.show(group.problems, nameOfProblem);
   setHidden(byId("hot-section"), !group.hot_keys.length);
-  showHot(group.hot_keys.map(({ key, rate }) => [key, `${rateText(rate)}/s`]));
+  showHot(group.hot_keys.map(({ key, text }) => [key, text]));
   actRows?.show(group.acts.slice(0, ACTS_SHOWN), (one) => one.id);
   showOffered(group.acts_offered);
   timeline.showClock();

@@ -4,7 +4,7 @@ const POINTS_MAX = 20000;
 const EVENTS_MAX = 2000;
 const SPANS_MAX = 500;
 const GAP_MS = 20000;
-const SERIES = ["rate", "ready", "unacked", "oldest_s", "members", "dead_letters"];
+const SERIES = ["rate", "publish_rate", "ready", "unacked", "oldest_s", "members", "dead_letters"];
 const noPoints = () => ({ at: [], ...Object.fromEntries(SERIES.map((name) => [name, []])) });
 
 export class History {

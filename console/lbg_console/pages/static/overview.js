@@ -36,12 +36,12 @@ function makeRow({ group }) {
   const problem = element("span", "first-problem");
   const head = element("th", "", link, strip, problem);
   head.scope = "row";
-  const cells = ["", "number", "number", "number", "number", "number", "number", "number", "number", "", "number"].map((one) =>
+  const cells = ["", "number", "number", "number", "number", "number", "number", "number", "number", "number", "", "number"].map((one) =>
     element("td", one),
   );
   const node = element("tr", "", head, ...cells);
   let shown = null;
-  const [mode, served, members, rate, ready, unacked, oldest, clears, dead, state, problems] = cells;
+  const [mode, served, members, published, rate, ready, unacked, oldest, clears, dead, state, problems] = cells;
   const words = element("span");
   const parked = element("a", "chip warn");
   parked.href = `${groupPath(group)}/parked`;
@@ -55,6 +55,7 @@ function makeRow({ group }) {
     setText(mode, row.mode ?? "no readable record");
     setText(served, row.services ? `${row.served}/${row.services}` : "-");
     setCount(members, row.members);
+    setText(published, rateText(row.publish_rate));
     setText(rate, rateText(row.rate));
     setCount(ready, row.ready);
     setCount(unacked, row.unacked);
