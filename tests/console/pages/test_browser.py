@@ -249,14 +249,21 @@ def test_groups_are_in_the_order_of_their_lag(site: Site, tab: Tab) -> None:
     page.goto(site.url)
     names = page.locator("#groups tbody th a")
     expect(names).to_have_text(["unserved", "orders"])
-    expect(page.locator("#groups tbody tr").first.locator("td").nth(4)).to_have_text("1")
+    expect(page.locator("#groups tbody tr").first.locator("td").nth(5)).to_have_text("1")
     page.get_by_label("Sort by").select_option("name")
     expect(names).to_have_text(["orders", "unserved"])
 
 
 def test_parked_keys_are_among_all_groups_and_announced(site: Site, tab: Tab) -> None:
     counts = {"members": 1, "rate": 0.0, "ready": 0, "unacked": 0, "lag": 0, "dead_letters": 0, "problems": 0}
-    more = {"oldest_s": None, "has_older": False, "problem": "", "crashed_at": None, "mode": "Exclusive"}
+    more = {
+        "publish_rate": None,
+        "oldest_s": None,
+        "has_older": False,
+        "problem": "",
+        "crashed_at": None,
+        "mode": "Exclusive",
+    }
     row = {"group": "orders", "strip": "R", "servers": [0], "served": 1, "services": 1, **counts, **more}
     parked: list[dict[str, int | None]] = [
         {"parked": None, "parked_keys": None},
@@ -321,7 +328,14 @@ def test_only_what_changed_is_written(site: Site, tab: Tab) -> None:
             "services": 16,
         }
         counts = {"members": 5, "rate": 1.0, "ready": ready, "unacked": 0, "lag": ready, "dead_letters": 0}
-        rest = {"oldest_s": None, "has_older": False, "problems": 0, "problem": "", "crashed_at": None}
+        rest = {
+            "publish_rate": 1.0,
+            "oldest_s": None,
+            "has_older": False,
+            "problems": 0,
+            "problem": "",
+            "crashed_at": None,
+        }
         return {"group": f"group-{number}", "mode": "Exclusive", **cells, **counts, **rest}
 
     page = tab.page
@@ -345,7 +359,7 @@ def test_only_what_changed_is_written(site: Site, tab: Tab) -> None:
     )
     is_watched = True
     seventh = page.locator("#groups tr", has=page.get_by_role("link", name="group-7", exact=True))
-    expect(seventh.locator("td").nth(4)).to_have_text("2")
+    expect(seventh.locator("td").nth(5)).to_have_text("2")
     rows = page.evaluate(
         "written.map(one => one.target.parentElement.closest('tr').querySelector('a').textContent)"
     )
