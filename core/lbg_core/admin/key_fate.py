@@ -302,7 +302,9 @@ class _Search:
         places = []
         for one in answers:
             me = one.sender
-            messages = [replace(each, member=me.name, member_index=me.index) for each in one.messages]
+            messages = [
+                replace(each, key=self.key, member=me.name, member_index=me.index) for each in one.messages
+            ]
             places.append(KeyPlace(PlaceKind.MEMBER, me.name, one.held, messages))
         answered = {one.sender.incarnation for one in answers}
         silent = (one.name for one in members_of(beats) if one.incarnation not in answered)

@@ -330,10 +330,10 @@ class KeyRequest(Sent):
 
 @dataclass(frozen=True, slots=True)
 class KeyAnswer(Sent):
-    """To an administrator: the messages of a key. `held` and `messages` as in `Peeked`. `handled`: in the order in
-    which the member was done with them; `left` earlier ones are not sent. The member remembers `kept` messages of all
-    keys, which are all since `since_us`. `numbers`: those that it has or had of the same publishers and hash, of any
-    key."""
+    """To an administrator: the messages of a key. `held` and `messages` as in `Peeked`, without the key. `handled`: in
+    the order in which the member was done with them; `left` earlier ones are not sent. The member remembers `kept`
+    messages of all keys, which are all since `since_us`. `numbers`: those that it has or had of the same publishers and
+    hash, of any key."""
 
     held: int
     messages: tuple[PeekedMessage, ...]

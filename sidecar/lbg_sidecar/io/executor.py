@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from lbg_core.group.held_messages import HeldState, PeekedMessage
@@ -161,10 +162,11 @@ class EffectExecutor:
         return tuple(held_message(*one, self._group, body_bytes, self._wall_us) for one in shown)
 
     def _key_answer(self, effect: fx.ShowKey, me: Identity) -> KeyAnswer:
+        held = self._held_messages(effect.shown, effect.request.body_bytes)
         return KeyAnswer(
             me,
             effect.held,
-            self._held_messages(effect.shown, effect.request.body_bytes),
+            tuple(replace(one, key=None) for one in held),
             tuple(handled_message(one, self._wall_us) for one in effect.records),
             effect.left,
             effect.kept,
