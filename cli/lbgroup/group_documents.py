@@ -121,10 +121,14 @@ class Sequences(TypedDict):
     streams: int
     missed: Annotated[int, "messages that were ever skipped, since the members started"]
     late: Annotated[int, "of these, messages that came later"]
-    missing: Annotated[int, "messages that are skipped now"]
+    missing: Annotated[int, "messages that are skipped now, for at most a day"]
     gap_streams: Annotated[int, "streams with missing messages"]
     gap_since_us: Annotated[int, "time of the first gap, in microseconds since 1970; 0 without one"]
     first_missing: Annotated[str, "id of the first missing message"]
+    overdue: Annotated[int, "messages that have been missing for more than a day"]
+    overdue_since_us: Annotated[
+        int, "time of the first of these gaps, in microseconds since 1970; 0 without one"
+    ]
     unknown_streams: Annotated[int, "streams in which earlier messages may be missing, as after a crash"]
     unknown_before_us: Annotated[int, "what came before this time may be missing there"]
     out_of_order: Annotated[int, "messages first processed after a later one of their key"]

@@ -105,8 +105,8 @@ def text_lines(seen: Observations, sort: str, chosen: str) -> Iterator[str]:
     rows = seen.ordered(sort, chosen)
     yield from (printable(line, max_chars=None) for line in text_table(HEADER, [cells(row) for row in rows]))
     for row in rows:
-        if (sequences := row.description.sequences) is not None:
-            yield printable(f"{row.description.group}: {sequences.line}", max_chars=None)
+        if text := row.description.sequences_text:
+            yield printable(f"{row.description.group}: {text}", max_chars=None)
         for line in lines_of(row.description.faults):
             yield printable(f"! {row.description.group}: {line}", max_chars=None)
 
@@ -365,8 +365,8 @@ def _one_group(
         f"oldest {row.oldest_text}{clears}   {count_text(one.dead_letters)} dead"
     )
     lines = [Text(row.flow_text)]
-    if one.sequences is not None:
-        lines.append(Text(printable(one.sequences.line, max_chars=None)))
+    if one.sequences_text:
+        lines.append(Text(printable(one.sequences_text, max_chars=None)))
     now_s = time.monotonic()
     changes = [change for change in seen.changes if change.group == one.group]
     room = height - map_lines(one, members, is_compact=is_compact, width=width) - height_of_problems - 3

@@ -110,7 +110,7 @@ def group_document(group: ObservedGroup, now_s: float) -> dict[str, Any] | None:
         "ingress_paused": one.is_ingress_paused,
         "rebalance": one.rebalance,
         "repartition": one.queue_count_to_be,
-        "sequences": None if one.sequences is None else one.sequences.line,
+        "sequences": one.sequences_text or None,
         "problems": [problem.to_json() for problem in one.problems],
         "members": None
         if one.members is UNKNOWN

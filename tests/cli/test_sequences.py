@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
-from lbg_core.client import connect
-from lbg_core.group import Names, hash_of
+from lbg_core.client import BasicProperties, ConfirmingPublisher, connect
+from lbg_core.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, Names, hash_of
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict
 from testing.command_line import Lbg, Said, Where
@@ -98,5 +98,45 @@ def test_a_message_that_somebody_took_before_the_member_came_is_unknown(
             line = sequences_in(await asyncio.to_thread(lbg, "group", "show", group, *broker.options))
         assert "no gap open in 1 stream, 0 out of order, 11 again since " in line
         assert line.count("1 stream unknown before ") == 1
+
+    asyncio.run(run())
+
+
+def test_planted_faults_of_a_foreign_publisher_are_counted_and_nothing_else(
+    lbg: Lbg, broker: Where, group: str
+) -> None:
+    hash_ = hash_of(KEY, 20)
+    exchange, routing_key = Names(group).exchange, f"{group}.{hash_}.t"
+
+    async def run() -> None:
+        connection = await connect(broker.broker)
+        publisher = await ConfirmingPublisher.open(connection)
+
+        async def publish(*numbers: int, key: str = KEY) -> None:
+            for number in numbers:
+                headers = {HEADER_KEY: key, HEADER_PUBLISHER: "foreign", HEADER_SEQ: number}
+                properties = BasicProperties(headers=headers, delivery_mode=2)
+                publisher.publish_soon(exchange, routing_key, b"", properties=properties)
+            await publisher.flush()
+
+        settings = MemberSettings(broker=broker.broker, group=group, name="m", rebalance_delay_s=0.2)
+        async with Member(settings, done) as member:
+
+            def counts() -> list[int]:
+                sequences = member.state()["sequences"]
+                return [sequences[name] for name in ("missed", "late", "missing", "out_of_order")]
+
+            await publish(*range(10), 12, 13)
+            await until(lambda: counts() == [2, 0, 2, 0])
+            await publish(10, key="other")
+            await until(lambda: counts() == [2, 1, 1, 0])
+            await publish(11, 13, 14, 12)
+            await until(lambda: counts() == [2, 2, 0, 1])
+            await publish(16)
+            await until(lambda: counts() == [3, 2, 1, 1])
+            line = sequences_in(await asyncio.to_thread(lbg, "group", "show", group, *broker.options))
+        assert line.startswith("  1 message missing in 1 of 1 stream since ")
+        assert line.endswith(" UTC, 1 out of order")
+        await connection.close()
 
     asyncio.run(run())

@@ -196,8 +196,8 @@ def description_lines(
         yield f"  ingress paused: publishers wait until `lbg group resume {shown.group} --ingress`"
     parked = "" if shown.parked is None else f", parked {count_text(shown.parked)}"
     yield f"  dead letters {count_text(shown.dead_letters)}, unrouted {count_text(shown.unrouted)}{parked}"
-    if shown.sequences is not None:
-        yield f"  {shown.sequences.line}"
+    if shown.sequences_text:
+        yield f"  {shown.sequences_text}"
     if row is not None:
         yield f"  {flow_text(row.published_hz, row.rate, row.lag_per_min, row.clears_s)}"
     elif shown.finished_hz is not None:

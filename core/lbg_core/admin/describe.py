@@ -32,7 +32,7 @@ from lbg_core.admin.rows import (
     members_of,
     plain,
 )
-from lbg_core.admin.sequences import GroupSequences, sequence_problems, sequences_of
+from lbg_core.admin.sequences import GroupSequences, sequence_problems, sequences_of, unaudited_text
 from lbg_core.admin.snapshot import (
     UNKNOWN,
     MovingKeys,
@@ -341,6 +341,13 @@ class Description:
         rows = self.reported_services
         unreported = [one.number for one in rows if one.consumer is not None and one.member is None]
         return sequences_of(self._member_rows, unreported)
+
+    @property
+    def sequences_text(self) -> str:
+        """For people; empty where no member reports, though it should."""
+        if self.sequences is not None:
+            return self.sequences.line
+        return unaudited_text(self.spec.mode) if self.spec is not None and self.is_one_queue else ""
 
     @property
     def parking(self) -> ParkingState | None:

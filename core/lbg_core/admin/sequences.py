@@ -10,6 +10,7 @@ from typing import Any
 from lbg_core.admin.problem_kinds import Kind
 from lbg_core.admin.problems import Problem, Subject, listed
 from lbg_core.counted_nouns import counted
+from lbg_core.group import MESSAGE_GROUPS, PARTITIONED, SESSIONS
 from lbg_core.group.member_state import Repeats, SequenceReport
 from lbg_core.group.members_protocol import Beat
 
@@ -31,7 +32,10 @@ class GroupSequences:
             missing = f"{counted(one.missing, 'message')} missing in {one.gap_streams:,} of "
             texts.append(f"{missing}{counted(one.streams, 'stream')} since {time_text(one.gap_since_us)}")
         else:
-            texts.append(f"no gap open in {counted(one.streams, 'stream')}")
+            texts.append(f"no {'new gap' if one.overdue else 'gap open'} in {counted(one.streams, 'stream')}")
+        if one.overdue:
+            overdue = f"{counted(one.overdue, 'message')} missing for more than a day, since "
+            texts.append(overdue + time_text(one.overdue_since_us))
         texts.append(f"{one.out_of_order:,} out of order")
         for repeats in one.repeats:
             cause = f"loss of {repeats.member or 'a member'}"
@@ -79,6 +83,8 @@ def sequences_of(members: Sequence[Beat], unreported: Iterable[int]) -> GroupSeq
         gap_streams=sum(one.gap_streams for one in gaps),
         gap_since_us=oldest.gap_since_us,
         first_missing=oldest.first_missing,
+        overdue=sum(one.overdue for one in reports),
+        overdue_since_us=min((one.overdue_since_us for one in reports if one.overdue), default=0),
         unknown_streams=sum(one.unknown_streams for one in reports),
         unknown_before_us=max(one.unknown_before_us for one in reports),
         out_of_order=sum(one.out_of_order for one in reports),
@@ -89,6 +95,18 @@ def sequences_of(members: Sequence[Beat], unreported: Iterable[int]) -> GroupSeq
     )
     standstill = sum(one.counts.get("during_standstill", 0) for one in members)
     return GroupSequences(total, tuple(sorted(silent | set(unreported))), standstill)
+
+
+_UNAUDITED = {
+    PARTITIONED: "the embedded broker moves partitions without telling members",
+    MESSAGE_GROUPS: "each message of a publisher and hash may go to another member",
+    SESSIONS: "each message of a publisher and hash may go to another session",
+}
+
+
+def unaudited_text(mode: str) -> str:
+    """Reason for which members count no gaps where the broker shares one queue out."""
+    return f"gaps and order are not audited in mode {mode}: {_UNAUDITED[mode]}"
 
 
 def sequence_problems(group: str, sequences: GroupSequences, unrouted: int) -> Iterator[Problem]:

@@ -279,7 +279,8 @@ class SequenceReport:
     serves now. A stream is what one publisher sent of one hash.
 
     `missed`: messages that were skipped, of which `late` came later, or are known as processed. `missing`: those that
-    are skipped now, in `gap_streams`, the first of them since then. `unknown_streams`: what came before
+    are skipped now, in `gap_streams`, the first of them since then; `overdue`: those that have been for more than a
+    day, which are not among these. `unknown_streams`: what came before
     `unknown_before_us` may have gaps. `out_of_order`: messages processed for the first time after a later one of their
     key; `order_unknown`: those of which that is unknown. `repeated`: messages called again that a member which is gone
     may have processed, in `repeats` by the last of these members.
@@ -292,6 +293,8 @@ class SequenceReport:
     gap_streams: int = 0
     gap_since_us: Time = 0
     first_missing: str = ""
+    overdue: int = 0
+    overdue_since_us: Time = 0
     unknown_streams: int = 0
     unknown_before_us: Time = 0
     out_of_order: int = 0

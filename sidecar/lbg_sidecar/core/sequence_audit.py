@@ -5,21 +5,21 @@ of a hash come through one queue, in order: a number that was skipped, while lat
 claimed only where nobody else can have had the number. After a takeover that is so from the end of the former
 consumer's positions on, if it handed them over, and else from a few consecutive numbers on that nobody was delivered
 before. All else that was skipped is unknown.
-
-Of a key, a message is out of order if it is processed for the first time after a later one of its key.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from lbg_core.group.member_state import HOLES_MAX, Hole, Identity, Repeats, SequenceReport
 from lbg_core.group.members_protocol import Handover, Message, Move, QueueReport
-from lbg_core.group.sequences import MessageIdentity, epoch_of
+from lbg_core.group.sequences import epoch_of
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.key_moves import KeyMoves
+from lbg_sidecar.core.key_order import ID_MAX_CHARS, History, KeyOrder, id_of
 from lbg_sidecar.core.part import NEVER, Context, Part
 from lbg_sidecar.core.roster import UNSERVED
 from lbg_sidecar.message import Kind, Verdict
@@ -36,23 +36,13 @@ MERGES_EVERY_S = 1.0
 
 STREAMS_MAX = 65_536
 GAP_S = 86_400.0
-"""A gap that is older is unknown again."""
-
-INVERSION_S = 3_600.0
-"""The id of the last message out of order is reported for so long."""
-
-AGED_EVERY_S = 60.0
-KEYS_MAX = 65_536
-KEY_MAX_CHARS = 1_000
-"""The order of longer keys is unknown."""
+"""A gap that is older is overdue: no news, and a loss as far as is known."""
 
 HOLES_OF_STREAM_MAX = 16
 REPEATS_MAX = 4
 
 ONE_LOSS_S = 60.0
 """Takeovers from a member within so long are of one loss of it."""
-
-ID_MAX_CHARS = 200
 
 
 class _Losses:
@@ -86,16 +76,6 @@ class _Sitting:
         self.reached = None
 
 
-class _History:
-    """All epochs of a publisher, of one hash. `evicted`: beginning of the epoch and number of the latest message of the
-    keys that were forgotten."""
-
-    __slots__ = ("evicted",)
-
-    def __init__(self) -> None:
-        self.evicted = (0, -1)
-
-
 class _Hole:
     """Numbers that were skipped. `is_sure`: nobody else can have had them, unless there is a sign of that soon.
     `is_gap`: claimed; None while it is too early to tell."""
@@ -123,7 +103,7 @@ class _Stream:
 
     __slots__ = ("began_us", "history", "holes", "name", "next", "run", "sitting", "turn")
 
-    def __init__(self, name: tuple[str, int], history: _History, began_us: int) -> None:
+    def __init__(self, name: tuple[str, int], history: History, began_us: int) -> None:
         self.name, self.history, self.began_us = name, history, began_us
         self.next = self.run = 0
         self.sitting: _Sitting | None = None
@@ -141,17 +121,16 @@ class _Stream:
 class SequenceAudit(Part):
     """Memory is bounded: of the streams, and of the keys, those that were idle for longest are forgotten."""
 
-    def __init__(self, context: Context, *, streams_max: int = STREAMS_MAX, keys_max: int = KEYS_MAX) -> None:
+    def __init__(self, context: Context, *, streams_max: int = STREAMS_MAX) -> None:
         super().__init__(context)
         self.wall_us: Callable[[float], int] = lambda at: int(at * 1e6)
         """A time of the machine's clock in microseconds since the epoch."""
-        self.streams_max, self.keys_max = streams_max, keys_max
+        self.streams_max = streams_max
+        self.order = KeyOrder()
         self._counts = context.dispatcher.counts
         self._sittings: dict[Attachment, _Sitting] = {}
         self._streams: OrderedDict[tuple[str, int], _Stream] = OrderedDict()
-        self._histories: OrderedDict[tuple[str, int], _History] = OrderedDict()
-        self._keys: OrderedDict[tuple[_History, str], list[Any]] = OrderedDict()
-        """By history and key: stream and number of the latest message that was finished."""
+        self._histories: OrderedDict[tuple[str, int], History] = OrderedDict()
         self._holed: dict[int, dict[_Stream, None]] = {}
         """Streams with holes, by hash."""
         self._unsure: deque[tuple[float, _Hole]] = deque()
@@ -159,20 +138,20 @@ class SequenceAudit(Part):
         self._live: dict[int, Identity] = {}
         self._names: dict[int, str] = {}
         self._merges, self._merged_at = 0, 0.0
-        self.missed = self.late = self.out_of_order = self.order_unknown = self.repeated = 0
-        self.out_of_order_id = ""
-        self._inverted_at = self._aged_at = float("-inf")
+        self.missed = self.late = self.repeated = 0
+        self._now = 0.0
+        self._forgotten, self._forgotten_at = 0, 0.0
+        """Streams with holes that were forgotten."""
 
     def resume(self, former: Self) -> None:
         """All attachments of the former one are gone."""
         self.wall_us = former.wall_us
-        self._streams, self._histories, self._keys = former._streams, former._histories, former._keys
+        self._streams, self._histories, self.order = former._streams, former._histories, former.order
         self._holed, self._losses, self._names = former._holed, former._losses, former._names
         self._unsure = former._unsure
-        self.missed, self.late = former.missed, former.late
-        self.out_of_order, self.order_unknown = former.out_of_order, former.order_unknown
-        self.out_of_order_id, self.repeated = former.out_of_order_id, former.repeated
-        self._inverted_at = former._inverted_at
+        self.missed, self.late, self.repeated = former.missed, former.late, former.repeated
+        self._now = former._now
+        self._forgotten, self._forgotten_at = former._forgotten, former._forgotten_at
 
     # Deliveries
 
@@ -261,7 +240,7 @@ class SequenceAudit(Part):
         if history is None:
             if len(self._histories) >= self.streams_max:
                 self._histories.popitem(last=False)
-            history = self._histories[place] = _History()
+            history = self._histories[place] = History()
         else:
             self._histories.move_to_end(place)
         if len(self._streams) >= self.streams_max:
@@ -269,8 +248,10 @@ class SequenceAudit(Part):
             self._leave(idle)
             if idle.sitting is not None and idle.sitting.reached is not None:
                 idle.sitting.reached.pop(idle.name, None)  # what was processed here is forgotten, too
-            idle.holes.clear()
-            self._is_whole(idle)
+            if idle.holes:
+                self._forgotten, self._forgotten_at = self._forgotten + 1, self._now
+                idle.holes.clear()
+                self._is_whole(idle)
         stream = self._streams[name] = _Stream(name, history, epoch.began_us)
         return stream
 
@@ -386,6 +367,8 @@ class SequenceAudit(Part):
         return move is None or move.moves(hash_)
 
     def tick(self, now: float) -> None:
+        self._now = now
+        self.order.tick(now)
         while self._unsure and self._unsure[0][0] <= now:
             self._judge(self._unsure.popleft()[1], now)
         if self._merges != self._processed.merges and now >= self._merged_at + MERGES_EVERY_S:
@@ -395,19 +378,6 @@ class SequenceAudit(Part):
                     rest = self._unprocessed(hole)
                     if rest != [(hole.first, hole.last)]:
                         self._replace(hole, rest)
-
-        if now >= self._aged_at + AGED_EVERY_S:
-            self._aged_at = now
-            self._age(now)
-
-    def _age(self, now: float) -> None:
-        """Ends claims that nobody can act on any more; the counters keep them."""
-        if now - self._inverted_at > INVERSION_S:
-            self.out_of_order_id = ""
-        for stream in self._holed_in():
-            for hole in stream.holes:
-                if hole.is_gap and now - hole.since > GAP_S:
-                    hole.is_gap = False
 
     def next_due(self, now: float) -> float:
         return self._unsure[0][0] if self._unsure else NEVER
@@ -549,41 +519,9 @@ class SequenceAudit(Part):
                 losses.count += 1
                 self.repeated += 1
             return
-        key, identity = in_flight.key, in_flight.identity
-        if key is None:
-            return
-        if len(key) > KEY_MAX_CHARS:
-            self.order_unknown += 1
-            return
-        place = audited.history, key
-        number = identity[2]  # type: ignore[index]  # what is audited has an identity
-        last = self._keys.get(place)
-        if last is None:
-            if (audited.began_us, number) < audited.history.evicted:
-                self.order_unknown += 1
-            self._keep(place, audited, number)
-        elif number > last[1] and last[0] is audited:
-            last[1] = number
-            self._keys.move_to_end(place)
-        else:
-            self._compare(last, audited, in_flight, now)
-
-    def _keep(self, place: tuple[_History, str], stream: _Stream, number: int) -> None:
-        if len(self._keys) >= self.keys_max:
-            (history, _), (idle, highest) = self._keys.popitem(last=False)
-            history.evicted = max(history.evicted, (idle.began_us, highest))
-        self._keys[place] = [stream, number]
-
-    def _compare(self, last: list[Any], stream: _Stream, in_flight: InFlight, now: float) -> None:
-        identity = in_flight.identity
-        assert identity is not None
-        if (stream.began_us, identity[2]) >= (last[0].began_us, last[1]):
-            last[:] = stream, identity[2]
-        elif stream.is_established or stream is last[0]:
-            self.out_of_order += 1
-            self.out_of_order_id, self._inverted_at = id_of(identity), now
-        else:
-            self.order_unknown += 1
+        if in_flight.key is not None:
+            assert in_flight.identity is not None  # what is audited has one
+            self.order.processed(in_flight.key, audited, in_flight.identity, now)
 
     # Views
 
@@ -594,16 +532,21 @@ class SequenceAudit(Part):
 
     def report(self) -> SequenceReport:
         gaps, unknown = dict[_Stream, None](), dict[_Stream, None]()
-        missing, oldest, before = 0, None, 0.0
+        missing, oldest, before = 0, None, self._forgotten_at
+        overdue, overdue_since = 0, math.inf
         for hole in self._served_holes():
-            if hole.is_gap:
+            if hole.is_gap and self._now - hole.since > GAP_S:
+                overdue += hole.size
+                overdue_since = min(overdue_since, hole.since)
+            elif hole.is_gap:
                 gaps[hole.stream] = None
-                missing += hole.last - hole.first + 1
+                missing += hole.size
                 if oldest is None or hole.since < oldest.since:
                     oldest = hole
             elif hole.is_gap is False:
                 unknown[hole.stream] = None
                 before = max(before, hole.since)
+        unknown_streams = len(unknown) + self._forgotten
         return SequenceReport(
             streams=sum(sitting.streams for sitting in self._sittings.values()),
             missed=self.missed,
@@ -612,11 +555,13 @@ class SequenceAudit(Part):
             gap_streams=len(gaps),
             gap_since_us=0 if oldest is None else self.wall_us(oldest.since),
             first_missing="" if oldest is None else id_of((*oldest.stream.name, oldest.first)),
-            unknown_streams=len(unknown),
-            unknown_before_us=self.wall_us(before) if unknown else 0,
-            out_of_order=self.out_of_order,
-            out_of_order_id=self.out_of_order_id,
-            order_unknown=self.order_unknown,
+            overdue=overdue,
+            overdue_since_us=self.wall_us(overdue_since) if overdue else 0,
+            unknown_streams=unknown_streams,
+            unknown_before_us=self.wall_us(before) if unknown_streams else 0,
+            out_of_order=self.order.out_of_order,
+            out_of_order_id=self.order.out_of_order_id,
+            order_unknown=self.order.unknown,
             repeated=self.repeated,
             repeats=tuple(
                 Repeats(one.member, self.wall_us(one.since), one.count) for one in self._losses if one.count
@@ -625,7 +570,3 @@ class SequenceAudit(Part):
 
     def report_fields(self) -> Mapping[str, Any]:
         return {"sequences": self.report()}
-
-
-def id_of(identity: MessageIdentity) -> str:
-    return "-".join(map(str, identity))[:ID_MAX_CHARS]

@@ -30,7 +30,7 @@ class World(History):
         for member in self.members:
             audit = member.machine.part(SequenceAudit)
             assert audit is not None
-            claim = audit.missed, audit.out_of_order
+            claim = audit.missed, audit.order.out_of_order
             if claim != self.claims.get(member.name, (0, 0)):
                 self.claims[member.name] = claim
                 if not self.is_planted:

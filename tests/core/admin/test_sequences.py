@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lbg_core.admin.problem_kinds import Kind
-from lbg_core.admin.sequences import sequence_problems, sequences_of
+from lbg_core.admin.sequences import sequence_problems, sequences_of, unaudited_text
+from lbg_core.group import NATIVE_MODES
 from lbg_core.group.member_state import Identity, QueueState, Repeats, Role, SequenceReport, Status
 from lbg_core.group.members_protocol import Beat
 
@@ -50,6 +53,22 @@ def test_repeats_are_added_up_by_the_member_that_was_lost_and_what_is_unknown_ha
         "no gap open in 10 streams, 0 out of order, 14 again since 2025-12-31 23:59 UTC (loss of orders-4), "
         "2 calls ran during a standstill, 2 streams unknown before 2025-12-31 23:59 UTC"
     )
+
+
+def test_what_is_missing_for_more_than_a_day_is_in_the_line_and_no_problem() -> None:
+    first = SequenceReport(streams=5, overdue=2, overdue_since_us=AT_US)
+    second = SequenceReport(streams=5, overdue=1, overdue_since_us=AT_US - MINUTE_US)
+    found = sequences_of((beat(0, first), beat(1, second), beat(2, SequenceReport())), ())
+    assert found is not None
+    assert found.line == (
+        "no new gap in 10 streams, 3 messages missing for more than a day, since 2025-12-31 23:58 UTC, 0 out of order"
+    )
+    assert not list(sequence_problems("g", found, 0))
+
+
+@pytest.mark.parametrize("mode", NATIVE_MODES)
+def test_of_each_mode_the_reason_is_known(mode: str) -> None:
+    assert unaudited_text(mode).startswith(f"gaps and order are not audited in mode {mode}: ")
 
 
 def test_a_gap_and_an_inversion_are_problems_and_missing_messages_may_be_unrouted() -> None:

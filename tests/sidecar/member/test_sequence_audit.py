@@ -22,12 +22,12 @@ from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Attach, Post
 from lbg_sidecar.core.exclusive import ExclusiveMember
+from lbg_sidecar.core.key_order import KEY_MAX_CHARS
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.sequence_audit import (
     ESTABLISHED,
     GAP_S,
     HOLES_OF_STREAM_MAX,
-    KEY_MAX_CHARS,
     SURE_AFTER_S,
     SequenceAudit,
 )
@@ -47,11 +47,11 @@ LATER = 2 * SURE_AFTER_S
 class Consumer:
     """A member with index 1 that serves the only queue of its group, beside the former consumer."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: float = 0.0) -> None:
         self.machine = ExclusiveMember(
             setup_of(BalancingRules(queue_count=1, client_count=2), Rules(concurrency=4))
         )
-        self.now = 0.0
+        self.now = now
         self.tag = 0
         self.connect()
 
@@ -207,7 +207,7 @@ def test_an_inversion_of_a_key_is_counted() -> None:
 
 def test_of_a_key_that_was_forgotten_a_lower_number_is_unknown_and_a_higher_one_in_order() -> None:
     consumer = Consumer()
-    consumer.audit.keys_max = 2
+    consumer.audit.order.keys_max = 2
     consumer.take(0, key="a")
     consumer.take(2, key="b")
     assert consumer.take(4, key="c").missing == 2  # a is forgotten, and 0 was its last
@@ -253,10 +253,10 @@ def test_some_numbers_after_a_crash_a_skipped_one_is_missing_again() -> None:
 
 
 def taken_with(
-    handover_numbers: Iterable[int], *, is_clean: bool = True, holes: tuple[Hole, ...] = ()
+    handover_numbers: Iterable[int], *, is_clean: bool = True, holes: tuple[Hole, ...] = (), now: float = 0.0
 ) -> Consumer:
     """The former consumer hands the queue over, and processed these numbers."""
-    consumer = Consumer()
+    consumer = Consumer(now)
     consumer.hear_of_former()
     proof = consumer.announced()
     runs = tuple((number, number) for number in handover_numbers)
@@ -290,11 +290,34 @@ def test_a_former_consumer_that_reports_a_stream_without_numbers_does_no_harm() 
     assert consumer.take(0, 1, 2).missing == 0
 
 
-def test_a_gap_that_is_older_than_a_day_is_unknown() -> None:
+def test_a_gap_that_is_older_than_a_day_is_overdue_until_the_number_comes() -> None:
     consumer = Consumer()
-    assert consumer.take(0, 1, 3).missing == 1
+    consumer.take(0, 1)
+    begun_us = int(consumer.now * 1e6)
+    consumer.take(3)
     report = consumer.later(GAP_S)
-    assert (report.missing, report.unknown_streams, report.missed) == (0, 1, 1)
+    assert (report.missing, report.unknown_streams, report.missed) == (0, 0, 1)
+    assert (report.overdue, report.overdue_since_us) == (1, begun_us)
+    report = consumer.take(5)
+    assert (report.missing, report.overdue) == (1, 1)
+    report = consumer.take(2)
+    assert (report.missing, report.overdue, report.late) == (1, 0, 1)
+
+
+def test_an_overdue_gap_goes_with_its_queue() -> None:
+    gap = Hole("p", 0, 3, 3, 0, is_gap=True)
+    consumer = taken_with((0, 1, 2, 4), holes=(gap,), now=2 * GAP_S)
+    report = consumer.take(5)
+    assert (report.missing, report.overdue, report.overdue_since_us) == (0, 1, 0)
+
+
+def test_a_forgotten_stream_with_holes_is_unknown() -> None:
+    consumer = Consumer()
+    consumer.audit.streams_max = 1
+    assert consumer.take(0, 1, 3).missing == 1
+    before_us = int(consumer.now * 1e6)
+    report = consumer.take(0, publisher="q")
+    assert (report.missing, report.unknown_streams, report.unknown_before_us) == (0, 1, before_us)
 
 
 def test_the_order_of_very_long_keys_is_unknown() -> None:
