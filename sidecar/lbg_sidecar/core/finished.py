@@ -18,13 +18,14 @@ from lbg_core.group.sequences import MessageIdentity
 from lbg_sidecar.core.delivery import InFlight, Outcome
 
 MESSAGES_MAX = 10_000
-KEY_CHARS_MAX = 1_000_000
-"""Of all keys together: 100 a message. Longer ones let fewer messages be remembered."""
+CHARS_MAX = 1_000_000
+"""Of keys and names of publishers in long headers."""
 
 
 class Finished(NamedTuple):
     """A message as `InFlight` has it. Times are of the machine's clock, in seconds."""
 
+    key: str | None
     identity: MessageIdentity | None
     published_at_us: int
     received_at: float
@@ -46,23 +47,24 @@ class Found(NamedTuple):
     settled: bool
 
 
-_key = attrgetter("key")
 _row = attrgetter(*Finished._fields)
-_STARTED, _FINISHED, _CALLS = map(Finished._fields.index, ("started_at", "finished_at", "calls"))
+_KEY, _STARTED, _FINISHED, _CALLS = map(Finished._fields.index, ("key", "started_at", "finished_at", "calls"))
 
 
-_Batch = tuple[float, int, int, bool, int, tuple[str | None, ...], tuple[tuple[Any, ...], ...]]
-"""Fields of `Found` but the message, with the number of partitions of the queue and of characters of the keys; the key
-and the row of each message."""
+_Batch = tuple[float, int, int, bool, int, tuple[tuple[Any, ...], ...]]
+"""Fields of `Found` but the message, with the number of partitions of the queue and of the characters that were
+counted; the row of each message."""
 
 
 class FinishedMessages:
     """Most of the last `messages_max` messages: whole batches are forgotten, the oldest first, once there are more, or
-    their keys have more than `chars_max` characters. `since`: from then on all are remembered, on the machine's
-    clock; None: since the member started."""
+    their texts have more than `chars_max` characters. `counts_chars`: a message with a long header has come; before
+    that, the header bounds the texts of each. `since`: from then on all are remembered, on the machine's clock; None:
+    since the member started."""
 
-    def __init__(self, *, messages_max: int = MESSAGES_MAX, chars_max: int = KEY_CHARS_MAX) -> None:
+    def __init__(self, *, messages_max: int = MESSAGES_MAX, chars_max: int = CHARS_MAX) -> None:
         self.since: float | None = None
+        self.counts_chars = False
         self._messages_max = messages_max
         self._chars_max = chars_max
         self._batches: deque[_Batch] = deque()
@@ -79,27 +81,22 @@ class FinishedMessages:
             deliveries = [one for one in deliveries if one.calls or one.outcome is not Outcome.RELEASED]
         if not deliveries:
             return
-        keys, rows = tuple(map(_key, deliveries)), tuple(map(_row, deliveries))
-        try:
-            chars = sum(map(len, keys))
-        except TypeError:  # one has no key
-            chars = sum(len(key) for key in keys if key is not None)
+        rows = tuple(map(_row, deliveries))
+        chars = sum(map(_chars_of, deliveries)) if self.counts_chars else 0
         attachment = deliveries[0].attachment
-        self._batches.append((now, attachment.queue, attachment.partitions, settled, chars, keys, rows))
-        self._count += len(keys)
+        self._batches.append((now, attachment.queue, attachment.partitions, settled, chars, rows))
+        self._count += len(rows)
         self._chars += chars
         while self._count > self._messages_max or self._chars > self._chars_max:
-            self.since, _, _, _, former_chars, former_keys, _ = self._batches.popleft()
-            self._count -= len(former_keys)
+            self.since, _, _, _, former_chars, former_rows = self._batches.popleft()
+            self._count -= len(former_rows)
             self._chars -= former_chars
 
     def of_key(self, key: str) -> Iterator[Found]:
         """In the order in which they were done."""
-        for done_at, queue, partitions, settled, _, keys, rows in self._batches:
-            if key not in keys:
-                continue
-            for one, row in zip(keys, rows, strict=True):
-                if one == key:
+        for done_at, queue, partitions, settled, _, rows in self._batches:
+            for row in rows:
+                if row[_KEY] == key:
                     message = Finished._make(row)
                     number = queue
                     if partitions > 1 and message.identity is not None:
@@ -110,12 +107,17 @@ class FinishedMessages:
         """The last call of each message that was done after this time, the latest batch first, and the time after which
         these are all: a later one if there are more calls, or earlier messages are forgotten."""
         calls: list[Call] = []
-        for done_at, *_, keys, rows in reversed(self._batches):
+        for done_at, *_, rows in reversed(self._batches):
             if done_at < since or len(calls) >= calls_max:
                 return calls, max(done_at, since)
             calls += [
-                (key, row[_STARTED], row[_FINISHED])
-                for key, row in zip(keys, rows, strict=True)
+                (row[_KEY], row[_STARTED], row[_FINISHED])
+                for row in rows
                 if row[_CALLS] and row[_FINISHED] is not None
             ]
         return calls, since if self.since is None else max(self.since, since)
+
+
+def _chars_of(one: InFlight) -> int:
+    name = "" if one.identity is None else one.identity[0]
+    return len(name) if one.key is None else len(name) + len(one.key)

@@ -39,7 +39,7 @@ from lbg_sidecar.io.outbox import Outbox
 from lbg_sidecar.io.parking_channels import ParkingChannels
 from lbg_sidecar.message import Kind, Message, Verdict, forwarded, in_flight_of, original_of
 
-LARGE_HEADER_BYTES = 1024
+LARGE_HEADER_BYTES = 512
 """Up to here they leave room in any frame."""
 
 
@@ -340,10 +340,11 @@ class Driver:
         for in_flight in arrivals:
             if in_flight.size >= COUNTED_MIN_BYTES:
                 self._bodies.admit(in_flight)
-            if len(in_flight.delivery.header) > LARGE_HEADER_BYTES and self.link is not None:
-                in_flight.is_copyable = is_copyable(
-                    in_flight.delivery, self.link.publish_connection.frame_max_bytes
-                )
+            if len(in_flight.delivery.header) > LARGE_HEADER_BYTES:
+                self.machine.finished.counts_chars = True
+                if self.link is not None:
+                    frame_max_bytes = self.link.publish_connection.frame_max_bytes
+                    in_flight.is_copyable = is_copyable(in_flight.delivery, frame_max_bytes)
         self.machine.deliver(attachment, arrivals, self._loop.time())
         if self.machine.effects:
             self._run_effects()

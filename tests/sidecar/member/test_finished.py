@@ -42,6 +42,7 @@ def test_the_ring_has_the_last_batches_within_both_bounds(
     batches: list[list[str | None]], messages_max: int, chars_max: int
 ) -> None:
     ring = FinishedMessages(messages_max=messages_max, chars_max=chars_max)
+    ring.counts_chars = True
     every: list[list[InFlight]] = []
     first = 0
     for now, keys in enumerate(batches):
@@ -52,7 +53,7 @@ def test_the_ring_has_the_last_batches_within_both_bounds(
         kept: list[list[InFlight]] = []
         for batch in reversed([one for one in every if one]):
             rows = [one for each in [batch, *kept] for one in each]
-            if len(rows) > messages_max or sum(len(one.key or "") for one in rows) > chars_max:
+            if len(rows) > messages_max or sum(len("p" + (one.key or "")) for one in rows) > chars_max:
                 break
             kept.insert(0, batch)
         expected = [one for batch in kept for one in batch]
@@ -91,11 +92,28 @@ def test_the_queue_of_a_partition_is_its_number() -> None:
 
 def test_a_key_longer_than_all_may_be_together_leaves_nothing_behind() -> None:
     ring = FinishedMessages(chars_max=100)
+    ring.counts_chars = True
     ring.add(done("a", "b"), 1.0, settled=True)
     ring.add(done("x" * 101), 2.0, settled=True)
     assert (len(ring), ring.since) == (0, 2.0)
     ring.add(done("a"), 3.0, settled=True)
     assert numbers(ring, "a") == [0]
+
+
+def test_names_of_publishers_count_among_its_characters() -> None:
+    ring = FinishedMessages(chars_max=100)
+    ring.counts_chars = True
+    messages = done("a", "b", "c", "d")
+    for number, one in enumerate(messages):
+        one.identity = (f"{number}" * 40, 7, 0)
+        ring.add([one], float(number), settled=True)
+    assert [numbers(ring, key) for key in "abcd"] == [[], [], [2], [3]]
+
+
+def test_characters_of_short_headers_are_not_counted() -> None:
+    ring = FinishedMessages(chars_max=100)
+    ring.add(done("x" * 101), 1.0, settled=True)
+    assert len(ring) == 1
 
 
 def test_full_it_has_ten_thousand_messages_in_five_megabytes() -> None:
