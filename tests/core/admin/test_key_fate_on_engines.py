@@ -21,6 +21,7 @@ from lbg_core.group.held_messages import Ending
 from lbg_core.group.key_moves import KeyMove
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop, retry
+from lbg_sidecar.core.finished import CHARS_MAX
 from testing.admin.place import Place
 from testing.member.balance import active, primary
 from testing.waiting import until
@@ -123,7 +124,7 @@ async def test_a_key_is_found_in_each_of_its_places(
             assert places_text(fate) == "4 messages of this key: 3 parked, 1 dead letters"
             held = at(await scene.fate(other), PlaceKind.MEMBER)
             assert (held.name, held.count, bodies(held)) == ("m", 2, ["held0", "held1"])
-            assert [one.state for one in held.messages] == ["running", "waiting"]
+            assert [(one.state, one.key) for one in held.messages] == [("running", other), ("waiting", other)]
             app.goes.set()
             await until(lambda: member.state()["counts"]["acked"] == 2)
             assert places_text(await scene.fate(other)) == "no message of this key waits"
@@ -263,3 +264,23 @@ async def test_the_lane_of_a_key_has_all_that_became_of_it(
     assert sum(one.kept for one in fate.lane.memories) >= 13
     assert all(0 < one.since_us < plain.published_at_us or one.member == "m2" for one in fate.lane.memories)
     assert places_text(fate) == "2 messages of this key: 1 parked, 1 dead letters"
+
+
+@pytest.mark.long
+async def test_long_names_of_publishers_let_a_member_remember_fewer_messages(
+    place: Place, admin: LiveAdmin, orders: GroupSpec
+) -> None:
+    count, name = 12, "n" * 100_000
+    async with scene_on(place, admin, orders) as scene, scene.member() as member:
+        connection = await connect(place.settings)
+        publisher = await ConfirmingPublisher.open(connection)
+        for number in range(count):
+            headers = {"lbg-key": "a", "lbg-publisher": f"{name}{number}", "lbg-seq": 0}
+            properties = BasicProperties(headers=headers, delivery_mode=2)
+            hash_ = hash_of("a", orders.hash_count)
+            publisher.publish_soon(NAMES.exchange, f"orders.{hash_}.t", b"", properties=properties)
+            await publisher.flush()
+        await connection.close()
+        await until(lambda: member.state()["counts"]["acked"] == count)
+        (memory,) = (await scene.fate()).lane.memories
+        assert memory.kept < CHARS_MAX // len(name) < count
