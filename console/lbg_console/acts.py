@@ -89,6 +89,17 @@ class Course:
     state: str = RUNNING
     text: str = ""
 
+    @property
+    def line(self) -> str:
+        """For people: who, what, and what became of it."""
+        detail = f" {self.detail}" if self.detail else ""
+        return f"{self.by}: {self.act}{detail}: {'running' if self.state == RUNNING else self.text or self.state}"
+
+    @property
+    def mark(self) -> str:
+        """Another one as soon as it has ended."""
+        return f"{self.id}-{self.state}"
+
     def to_json(self) -> dict[str, Any]:
         return {
             "id": self.id,
@@ -462,6 +473,11 @@ class ActRunner:
         """Acts of a group, the last one first."""
         return [one.to_json() for one in reversed(self._courses.get(group, ()))]
 
+    def last(self, group: str) -> Course | None:
+        """The act of the group that began last."""
+        courses = self._courses.get(group)
+        return courses[-1] if courses else None
+
     def start(
         self,
         act: Act,
@@ -473,8 +489,10 @@ class ActRunner:
     ) -> None:
         """`reading`: entered by an act that reads the messages of the group. Raises ActRefused while another act on
         this group runs."""
-        if any(one.group == request.group for one in self._tasks.values()):
-            raise ActRefused("another act on this group runs: wait for its end")
+        if (
+            other := next((one for one in self._tasks.values() if one.group == request.group), None)
+        ) is not None:
+            raise ActRefused(f"another act on this group runs ({printable(other.line)}): wait for its end")
         if len(self._tasks) >= RUNNING_MAX:
             raise ActRefused(f"{RUNNING_MAX} acts run: wait for the end of one")
         login = Login(self._address, session.username, session.password)

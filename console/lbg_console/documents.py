@@ -74,6 +74,9 @@ def overview_row(group: ObservedGroup, now_s: float) -> dict[str, Any] | None:
         "problems": len(one.faults),
         "problem": text_of(one.faults[0]) if one.faults else "",
         "severity": one.severity.word,
+        "silent": 0
+        if one.members is UNKNOWN
+        else sum(_silent_s(group, member, now_s) > 0 for member in one.members),
         "crashed_at": None if crash is None else milliseconds(crash.at_s),
     }
 
@@ -110,7 +113,7 @@ def group_document(group: ObservedGroup, now_s: float) -> dict[str, Any] | None:
         "ingress_paused": one.is_ingress_paused,
         "rebalance": one.rebalance,
         "repartition": one.queue_count_to_be,
-        "sequences": one.sequences_text or None,
+        "sequences": one.sequences_text,
         "problems": [problem.to_json() for problem in one.problems],
         "members": None
         if one.members is UNKNOWN
@@ -142,13 +145,12 @@ def _age(seconds: float | None) -> float | None:
 
 
 def _member(group: ObservedGroup, one: Description, member: Beat, now_s: float) -> dict[str, Any]:
-    sighting = group.sightings.get(member.index)
-    silent_s = 0.0 if sighting is None else max(0.0, now_s - sighting.at_s)
+    silent_s = _silent_s(group, member, now_s)
     return {
         "name": member.name,
         "index": member.index,
-        "state": "silent" if silent_s > SILENT_S else "live",
-        "silent_s": round(silent_s) if silent_s > SILENT_S else 0,
+        "state": "silent" if silent_s else "live",
+        "silent_s": round(silent_s),
         "rebalance": member.rebalance,
         "paused": member.paused,
         "serves": one.served_by[member.index],
@@ -162,6 +164,13 @@ def _member(group: ObservedGroup, one: Description, member: Beat, now_s: float) 
         "severity": _word(one.severity_of(member.name)),
         "keys": [[key, count] for key, count in group.keys_of(member.name, now_s)],
     }
+
+
+def _silent_s(group: ObservedGroup, member: Beat, now_s: float) -> float:
+    """Seconds since its last report; 0 for a member that reports."""
+    sighting = group.sightings.get(member.index)
+    silent_s = 0.0 if sighting is None else now_s - sighting.at_s
+    return silent_s if silent_s > SILENT_S else 0.0
 
 
 def _service(group: ObservedGroup, described: Description, row: ServiceRow) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lbg_console.acts import ACTS, Act, ActRefused, ActRunner, Request, allowed_acts, offers
+from lbg_console.acts import ACTS, RUNNING, Act, ActRefused, ActRunner, Request, allowed_acts, offers
 from lbg_console.event_streams import EventStreams
 from lbg_console.messages import LETTERS_MAX, MessageReader
 from lbg_console.protection import local_path, require_token
@@ -56,6 +56,15 @@ LABELS = {"key": "Key", "id": "Id", "reason": "Part of the reason", "limit": "At
 """Fields of an act, by their names, in the order of the page."""
 
 TEXTS = ("key", "id", "reason")
+
+OVER = {
+    "session": "Your session is over. Sign in, and the same page opens again.",
+    "act": "Your session was over, and nothing was done. Sign in, and confirm it again.",
+}
+"""Sentences of the sign-in page for who comes from a page of a session that has ended."""
+
+NOTHING = "nothing"
+"""In a form: no act was done on the group before."""
 
 COUNTS_MAX = {"queues": 65_535, "limit": 99_999_999}
 
@@ -161,7 +170,8 @@ class Views:
         if session is not None:
             return session
         if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
-            raise web.HTTPSeeOther(f"/login?{urlencode({'next': request.path_qs})}")
+            over = {"over": "session"} if self._cookie(request) in request.cookies else {}
+            raise web.HTTPSeeOther(f"/login?{urlencode({'next': request.path_qs, **over})}")
         raise web.HTTPUnauthorized(text="sign in first")
 
     def sees(self, session: Session, group: SurveyedGroup) -> bool:
@@ -269,6 +279,7 @@ class Views:
             None,
             status=status,
             title="Sign in",
+            notice=OVER.get(request.query.get("over", ""), ""),
             error=error or self._survey.awaited,
             other_url="" if self._secure_url.endswith(f"://{request.host.lower()}") else self._secure_url,
             next=next_,
@@ -442,16 +453,27 @@ class Views:
         session, group = self._group(request)
         act = _act(request)
         wanted, _ = _wanted(group, act, request.query)
-        return self._confirm_page(session, group, act, wanted)
+        last = self.acts.last(group.observed.name)
+        runs = last is not None and last.state == RUNNING
+        return self._confirm_page(session, group, act, wanted, last.line if last is not None and runs else "")
 
     async def act(self, request: web.Request) -> web.Response:
-        session, group = self._group(request)
         act, form = _act(request), await form_of(request)
+        if self.session_of(request) is None and "text/html" in request.headers.get("Accept", ""):
+            chosen = {name: value for name in act.fields if (value := _text(form, name))}
+            path = request.rel_url.raw_path
+            next_ = f"{path}?{urlencode(chosen)}" if chosen else path
+            raise web.HTTPSeeOther(f"/login?{urlencode({'next': next_, 'over': 'act'})}")
+        session, group = self._group(request)
         require_token(request, form, session.csrf)
         wanted, error = _wanted(group, act, form)
         if error:
             return self._confirm_page(session, group, act, wanted, error, status=400)
         peer, now_s = request.remote or "unknown", self._survey.now_s()
+        last = self.acts.last(wanted.group)
+        if last is not None and last.state != RUNNING and _text(form, "after") not in ("", last.mark):
+            error = f"meanwhile {printable(last.line)}. Confirm this again if it is still wanted"
+            return self._confirm_page(session, group, act, wanted, error, status=409)
         try:
             self.acts.start(act, wanted, session, peer, now_s, group.reading)
         except ActRefused as refused:
@@ -489,6 +511,7 @@ class Views:
             title=f"{act.title} · {name}",
             name=name,
             act=act.name,
+            after=NOTHING if (last := self.acts.last(name)) is None else last.mark,
             question=" ".join(filter(None, [title, selected, f"in group {name}?"])),
             consequences=list(act.consequences),
             command=act.command_of(wanted),

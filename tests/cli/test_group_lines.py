@@ -58,7 +58,7 @@ group orders
   rebalance delay 5 s, handoffs within 3 s, assignment Balanced
   owner: by hand
   dead letters 0, unrouted 0
-  gaps and order are not audited in mode Partitioned: the embedded broker moves partitions without telling members
+  gaps and order are not audited in mode Partitioned (the broker announces no moves of partitions): see `lbg pipeline validate`
 
 QUEUE         READY  UNACKED  CONSUMERS  ACTIVE  PROGRESS
 lbg.orders.q  11     2        1          -       Idle
@@ -198,8 +198,8 @@ async def test_message_groups() -> None:
 
     assert lines[2] == "  one queue of 10 MB, at most 8 members, user orders-app"
     assert (
-        "  gaps and order are not audited in mode MessageGroups: each message of a publisher and hash may go to "
-        "another member"
+        "  gaps and order are not audited in mode MessageGroups (any member may have the next message of a stream): "
+        "see `lbg pipeline validate`"
     ) in lines
     assert "1,200 message groups, 3 of them at a consumer now" in lines
 

@@ -253,6 +253,44 @@ async def test_acts_on_a_group_are_one_after_the_other_and_values_are_checked(cl
 
 
 @pytest.mark.long
+async def test_an_act_that_was_confirmed_before_another_one_ended_is_not_done(client: Client) -> None:
+    await client.sign_in()
+    path = "/groups/orders/acts/pause-ingress"
+
+    async def mark() -> str:
+        found = re.search(r'name="after" value="([^"]+)"', (await client.get(path)).text)
+        assert found is not None
+        return found[1]
+
+    before = await mark()
+    async with client.events("/groups/orders/events") as events:
+        assert (await client.act("/groups/orders/acts/pause", after=before)).status == 303
+        during = await client.act(path, after=before)
+        assert during.status == 409
+        assert "another act on this group runs (guest: pause: running): wait for its end" in during.text
+        await events.next("group", lambda data: data["acts"] and data["acts"][0]["state"] == "done")
+        late = await client.act(path, after=before)
+        assert late.status == 409
+        assert "meanwhile guest: pause: paused. Confirm this again" in late.text
+        assert (await client.act(path, after=await mark())).status == 303
+        await events.next("group", lambda data: data["acts"][0]["act"] == "pause-ingress")
+
+
+@pytest.mark.long
+async def test_an_act_of_a_session_that_is_over_leads_back_to_its_confirmation(client: Client) -> None:
+    answer = await client.act("/groups/orders/acts/release", key="a b", csrf="made-up")
+    assert answer.status == 303
+    leads_to = answer.headers["Location"]
+    assert leads_to == "/login?next=/groups/orders/acts/release?key%3Da%2Bb&over=act"
+    page = await client.get(leads_to)
+    assert "Your session was over, and nothing was done." in page.text
+    assert (await client.post("/groups/orders/acts/pause", {}, Accept="*/*")).status == 401
+    await client.sign_in()
+    confirmation = await client.get("/groups/orders/acts/release?key=a+b")
+    assert "lbg park release orders --key &#39;a b&#39;" in confirmation.text
+
+
+@pytest.mark.long
 async def test_names_of_a_member_and_a_key_put_no_command_on_a_page(
     place: Place, orders: GroupSpec, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

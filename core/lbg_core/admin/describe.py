@@ -344,10 +344,12 @@ class Description:
 
     @property
     def sequences_text(self) -> str:
-        """For people; empty where no member reports, though it should."""
+        """Line for people: gaps, inversions and repeats, or why they are not known."""
         if self.sequences is not None:
             return self.sequences.line
-        return unaudited_text(self.spec.mode) if self.spec is not None and self.is_one_queue else ""
+        if self.is_one_queue and self.spec is not None:
+            return unaudited_text(self.spec.mode)
+        return "gaps and order are unknown: no member reports them"
 
     @property
     def parking(self) -> ParkingState | None:

@@ -98,15 +98,16 @@ def sequences_of(members: Sequence[Beat], unreported: Iterable[int]) -> GroupSeq
 
 
 _UNAUDITED = {
-    PARTITIONED: "the embedded broker moves partitions without telling members",
-    MESSAGE_GROUPS: "each message of a publisher and hash may go to another member",
-    SESSIONS: "each message of a publisher and hash may go to another session",
+    PARTITIONED: "the broker announces no moves of partitions",
+    MESSAGE_GROUPS: "any member may have the next message of a stream",
+    SESSIONS: "any session may have the next message of a stream",
 }
 
 
 def unaudited_text(mode: str) -> str:
     """Reason for which members count no gaps where the broker shares one queue out."""
-    return f"gaps and order are not audited in mode {mode}: {_UNAUDITED[mode]}"
+    cause = _UNAUDITED[mode]
+    return f"gaps and order are not audited in mode {mode} ({cause}): see `lbg pipeline validate`"
 
 
 def sequence_problems(group: str, sequences: GroupSequences, unrouted: int) -> Iterator[Problem]:

@@ -175,7 +175,7 @@ def test_a_login_leads_to_the_page_and_signing_out_ends_all_tabs(site: Site, bro
         expect(other.page.locator("#connection")).to_have_text("live")
         page.get_by_role("button", name="Sign out").click()
         expect(page).to_have_url(f"{site.url}/login")
-        expect(other.page).to_have_url(f"{site.url}/login?next=%2F")
+        expect(other.page).to_have_url(f"{site.url}/login?next=%2F&over=session")
         assert tab.errors + other.errors == []
 
 
@@ -243,8 +243,8 @@ def test_an_act_is_reached_by_keyboard_and_waits_for_a_confirmation(site: Site, 
     expect(states).not_to_contain_text("paused")
 
 
-def test_groups_are_in_the_order_of_their_lag(site: Site, tab: Tab) -> None:
-    """`unserved` has a message that waits; `orders`, whose name comes before, has none."""
+def test_groups_with_the_worst_problems_come_first(site: Site, tab: Tab) -> None:
+    """`unserved` has a message that waits for a member; `orders`, whose name comes before, has no problem."""
     page = tab.page
     page.goto(site.url)
     names = page.locator("#groups tbody th a")

@@ -96,6 +96,12 @@ async def test_a_partition_in_a_status_of_a_newer_broker_is_in_an_unknown_one() 
     assert description.to_json()["partitions"][0]["status"] == "Unknown"
 
 
+@pytest.mark.parametrize("mode", ["Partitioned", "MessageGroups", "Sessions"])
+async def test_where_no_member_counts_sequence_numbers_the_line_says_so(mode: str) -> None:
+    text = (await shown(await made(mode), BEAT)).sequences_text
+    assert text.startswith(f"gaps and order are not audited in mode {mode}")
+
+
 async def test_message_groups_are_counted() -> None:
     description = await shown(await made("MessageGroups"))
 

@@ -271,8 +271,7 @@ function showFacts() {
   }
   if (group.unrouted) shown.push(["Unrouted", countText(group.unrouted), "", colourOfKind("Unrouted")]);
   facts.show(shown);
-  setHidden(byId("sequences"), group.sequences === null);
-  setText(byId("sequences"), group.sequences ?? "");
+  setNote(byId("sequences"), group.sequences);
 }
 
 function showPastFacts(moment) {

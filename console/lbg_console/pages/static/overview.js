@@ -10,11 +10,12 @@ const SIGNS = { R: "●", P: "‖", A: "!", U: "×", "?": "?" };
 const STRIP_MAX = 64;
 const SORT_EVERY_MS = 5000;
 const SEVERITIES = ["AtRisk", "Stands", "Late", "Differs", "Note"];
+const lag = (row) => -(row.lag ?? row.ready ?? 0);
 const SORTS = {
-  lag: (row) => -(row.lag ?? row.ready ?? 0),
+  problems: (row) => SEVERITIES.indexOf(row.severity),
+  lag,
   rate: (row) => -row.rate,
   oldest: (row) => -(row.oldest_s ?? 0),
-  problems: (row) => SEVERITIES.indexOf(row.severity) * 1000 - Math.min(row.problems, 999),
   name: () => 0,
 };
 
@@ -65,6 +66,7 @@ function makeRow({ group }) {
     setNote(parked, parkedText(row));
     setText(problems, row.problems ? String(row.problems) : "");
     setText(problem, row.problems ? row.problem : "");
+    if (problem.title !== problem.textContent) problem.title = problem.textContent;
     setClass(node, row.problems ? `problem ${severityClass(row.severity)}` : "");
   };
   return { node, update };
@@ -79,6 +81,7 @@ function stateText(row) {
   const words = [];
   if (row.paused) words.push("paused");
   if (row.ingress_paused) words.push("ingress paused");
+  if (row.silent) words.push(`${row.silent} silent`);
   if (row.crashed_at) words.push(`crash ${ageText(Math.max(0, now - row.crashed_at) / 1000)} ago`);
   return words.join(", ");
 }
@@ -113,7 +116,10 @@ function sorted() {
   const isKnown = order.length === groups.size && order.every((name) => groups.has(name));
   if (!isKnown || (!isHeld && performance.now() - sortedAt > SORT_EVERY_MS)) {
     const place = SORTS[sort.value];
-    order = [...groups.values()].sort((a, b) => place(a) - place(b) || (a.group < b.group ? -1 : 1)).map((one) => one.group);
+    const next = sort.value === "problems" ? lag : () => 0;
+    order = [...groups.values()]
+      .sort((a, b) => place(a) - place(b) || next(a) - next(b) || (a.group < b.group ? -1 : 1))
+      .map((one) => one.group);
     sortedAt = performance.now();
   }
   const text = filter.value.toLowerCase();
@@ -169,7 +175,7 @@ function choose() {
   order = [];
   const chosen = new URLSearchParams();
   if (filter.value) chosen.set("filter", filter.value);
-  if (sort.value !== "lag") chosen.set("sort", sort.value);
+  if (sort.value !== "problems") chosen.set("sort", sort.value);
   history.replaceState(null, "", chosen.size ? `?${chosen}` : location.pathname);
   drawSoon();
 }

@@ -83,7 +83,7 @@ export class Stream {
 
   signIn() {
     this.close();
-    location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+    location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}&over=session`);
   }
 
   show() {
