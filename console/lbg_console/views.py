@@ -455,7 +455,9 @@ class Views:
         wanted, _ = _wanted(group, act, request.query)
         last = self.acts.last(group.observed.name)
         runs = last is not None and last.state == RUNNING
-        return self._confirm_page(session, group, act, wanted, last.line if last is not None and runs else "")
+        return self._confirm_page(
+            session, group, act, wanted, printable(last.line) if last is not None and runs else ""
+        )
 
     async def act(self, request: web.Request) -> web.Response:
         act, form = _act(request), await form_of(request)

@@ -45,6 +45,10 @@ AUDITED: dict[str, tuple[Mode, ...]] = {"embedded": ("Exclusive",), "rabbitmq": 
 """Modes in which members count sequence numbers: those with separate queues, docs/operations.md."""
 
 
+BALANCED: dict[str, tuple[Mode, ...]] = {"embedded": ("Exclusive",), "rabbitmq": ("Exclusive", "Partitioned")}
+"""Modes with an assignment, docs/assignment.md: a member that falls behind, while others have time, is a problem."""
+
+
 @dataclass
 class Night:
     """`first_missing`: id of the first message of the gap, by mode."""

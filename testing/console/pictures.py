@@ -41,7 +41,7 @@ LIVED_S = 45.0
 """Time of the groups before the first picture: what is on the timeline."""
 
 BYTES_MAX = 100_000
-COLOURS = 128
+COLOURS = 256
 """Of a picture in the documentation."""
 
 TERMINAL = """<!doctype html><meta charset="utf-8"><style>
@@ -83,17 +83,17 @@ PAGES = {
     "not-found": "/groups/nowhere",
 }
 IN_DOCS = {
-    "console": ("overview", "light", HEIGHT),
-    "console-group": ("group", "light", 1240),
-    "console-blocked": ("blocked", "light", 620),
-    "console-missing": ("missing", "light", 560),
-    "console-key": ("key", "light", 620),
-    "console-parked": ("parked", "light", 300),
-    "console-act": ("act", "light", 420),
-    "console-dark": ("partitions", "dark", 700),
-    "console-phone": ("overview", "phone", PHONE_HEIGHT),
+    "console": ("overview", "light", ".legend"),
+    "console-group": ("group", "light", ".charts"),
+    "console-blocked": ("blocked", "light", "#map"),
+    "console-missing": ("missing", "light", "#problems"),
+    "console-key": ("key", "light", "main"),
+    "console-parked": ("parked", "light", ".table"),
+    "console-act": ("act", "light", "section"),
+    "console-past": ("past", "dark", ".timeline"),
+    "console-phone": ("overview", "phone", "#groups tbody tr:nth-child(4)"),
 }
-"""Pictures of the documentation beside that of `lbg top`: page, look, and height in pixels."""
+"""Pictures of the documentation beside that of `lbg top`: page, look, and the element with which each ends."""
 
 
 async def _drops(message: Message) -> Verdict | None:
@@ -164,13 +164,24 @@ async def draw(directory: Path, *, for_docs: bool) -> None:
             console = await world.console()
             await _lives(world)
             if for_docs:
-                for file, (name, look, height) in IN_DOCS.items():
+                for file, (name, look, last) in IN_DOCS.items():
                     chosen = next(one for one in LOOKS if one.name == look)
                     async with _tab(browser, console.url, chosen) as page:
-                        await _open(page, console.url + PAGES[name])
-                        clip = {"x": 0, "y": 0, "width": chosen.width, "height": height}
+                        if name == "past":
+                            await _past(page, console.url)
+                        else:
+                            await _open(page, console.url + PAGES[name])
+                        await page.evaluate("scrollTo(0, 0)")
+                        box = await page.locator(last).first.bounding_box()
+                        assert box is not None, f"{last} is not on the page"
+                        clip: Any = {
+                            "x": 0,
+                            "y": 0,
+                            "width": chosen.width,
+                            "height": box["y"] + box["height"] + 14,
+                        }
                         small(await page.screenshot(clip=clip, full_page=True), directory / f"{file}.png")
-                small(await _top(browser, world, None), directory / "top.png")
+                small(await _top(browser, world, "orders"), directory / "top.png")
                 return
             for look in LOOKS:
                 async with _tab(browser, console.url, look) as page:
@@ -224,6 +235,7 @@ async def _past(page: Page, url: str) -> None:
 async def _top(browser: Browser, world: World, group: str | None) -> bytes:
     """A picture of the screen of `lbg top`, of a group or of all."""
     from rich.console import Console
+    from rich.terminal_theme import SVG_EXPORT_THEME
 
     from lbgroup.top import View, screen
 
@@ -248,10 +260,10 @@ async def _top(browser: Browser, world: World, group: str | None) -> bytes:
         force_terminal=True,
         color_system="truecolor",
     )
-    view = View(opened=group)
+    view = View(opened=group, selected=-1)  # a selected row has no colour of its problems
     terminal.print(screen(seen, view, width=COLUMNS, height=LINES, is_one=False), end="")
     page = await browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
-    await page.set_content(terminal.export_html(code_format=TERMINAL))
+    await page.set_content(terminal.export_html(code_format=TERMINAL, theme=SVG_EXPORT_THEME))
     return await page.locator("pre").screenshot()
 
 
@@ -260,7 +272,7 @@ def small(png: bytes, path: Path) -> None:
     from PIL import Image
 
     with Image.open(io.BytesIO(png)) as picture:
-        few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        few = picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         few.save(path, optimize=True)
     if path.stat().st_size > BYTES_MAX:
         raise ValueError(f"{path} has {path.stat().st_size:,} bytes, more than {BYTES_MAX:,}")

@@ -221,6 +221,9 @@ async def test_only_lone_and_silent_members_are_asked_for_unless_somebody_looks(
     document = group_document(group, played.now_s)
     assert document is not None
     assert [(one["name"], one["state"]) for one in document["members"]] == [("m0", "live"), ("m1", "silent")]
+    row = overview_row(group, played.now_s)
+    assert row is not None
+    assert row["silent"] == 1
 
 
 async def test_joins_leaves_moves_pauses_and_acts_are_events() -> None:

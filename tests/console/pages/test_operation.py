@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -42,20 +42,19 @@ class Broker:
     thaw: Callable[[], None]
 
 
-@pytest.fixture(params=["embedded", "rabbitmq"])
-def broker(request: pytest.FixtureRequest, process: None) -> Broker:
-    if request.param == "embedded":
+ENGINES = pytest.mark.parametrize("engine", ["embedded", "rabbitmq"])
+
+
+@pytest.fixture
+def broker(engine: str, request: pytest.FixtureRequest, process: None) -> Iterator[Broker]:
+    """One of the test's own: a node that stood still serves the next test badly."""
+    if engine == "embedded":
         own: EmbeddedBroker = request.getfixturevalue("own_broker")
-        places = own.url, own.management_url
-        return Broker(request.param, *places, own.kill, own.start, own.freeze, own.thaw)
-    node: RabbitNode = request.getfixturevalue("rabbitmq")
-
-    def thaw() -> None:
-        node.thaw()
-        node.wait_ready()
-
-    places = node.new_vhost(), node.management_url
-    return Broker(request.param, *places, node.kill, node.start, node.freeze, thaw)
+        yield Broker(engine, own.url, own.management_url, own.kill, own.start, own.freeze, own.thaw)
+        return
+    with RabbitNode(statistics_s=1) as node:
+        url, management_url = node.amqp_url, node.management_url
+        yield Broker(engine, url, management_url, node.kill, node.start, node.freeze, node.thaw)
 
 
 @asynccontextmanager
@@ -105,6 +104,7 @@ async def test_a_fault_among_200_groups_of_16_queues_is_two_clicks_away(own_brok
             assert operator.errors == []
 
 
+@ENGINES
 async def test_a_broker_that_is_away_and_comes_back(broker: Broker) -> None:
     """It is killed and started, then it stands still and goes on. The pages say so, and are not loaded again."""
     async with world_of(broker.engine, broker.url, broker.management_url) as world:
@@ -181,6 +181,7 @@ async def test_a_session_of_eight_hours_that_ends(
             operator.expect_errors("401")
 
 
+@ENGINES
 async def test_two_people_act_on_a_group(broker: Broker, unique: str) -> None:
     """The second one sees what runs and by whom; a change is made once, and a message is tried once."""
     calls = {"count": 0}
