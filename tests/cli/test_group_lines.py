@@ -58,7 +58,7 @@ group orders
   rebalance delay 5 s, handoffs within 3 s, assignment Balanced
   owner: by hand
   dead letters 0, unrouted 0
-  gaps and order are not audited in mode Partitioned (the broker announces no moves of partitions): see `lbg pipeline validate`
+  gaps and order are not audited in mode Partitioned (their moves are not announced): see `lbg pipeline validate`
 
 QUEUE         READY  UNACKED  CONSUMERS  ACTIVE  PROGRESS
 lbg.orders.q  11     2        1          -       Idle

@@ -98,7 +98,7 @@ def sequences_of(members: Sequence[Beat], unreported: Iterable[int]) -> GroupSeq
 
 
 _UNAUDITED = {
-    PARTITIONED: "the broker announces no moves of partitions",
+    PARTITIONED: "their moves are not announced",
     MESSAGE_GROUPS: "any member may have the next message of a stream",
     SESSIONS: "any session may have the next message of a stream",
 }
