@@ -70,13 +70,14 @@ PAGES_SHOWN: dict[str, dict[str, Any]] = {
         "error": "it is busy",
         "fields": [{"name": "queues", "type": "number", "label": "Queues", "value": "", "required": True}],
         "action": "/x",
+        "after": 0,
         "back": "/",
         "button": "Discard",
         "is_final": True,
         "command": "lbg group show orders",
     },
     "error.html": {"message": "there is no such page", "remedy": "Go back.", "status": 404},
-    "login.html": {"error": "wrong", "other_url": "https://x", "next": "/", "username": ""},
+    "login.html": {"error": "wrong", "other_url": "https://x", "next": "/", "username": "", "notice": ""},
 }
 
 
