@@ -369,7 +369,8 @@ function pastMembers(moment) {
   for (const [number, span] of history.servers(moment)) {
     if (span?.member) served.set(span.member, [...(served.get(span.member) ?? []), number]);
   }
-  const other = { index: "", state: "live", severity: null, rate: null, in_flight: null, delivered: null, oldest_s: null, keys: [] };
+  const pace = { p50: "", p99: "", busy: "" };
+  const other = { index: "", state: "live", severity: null, pace, slow: null, rate: null, in_flight: null, delivered: null, oldest_s: null, keys: [] };
   return [...served].map(([one, serves]) => ({ ...other, name: one, serves: serves.sort((a, b) => a - b) }));
 }
 
