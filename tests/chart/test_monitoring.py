@@ -205,8 +205,6 @@ def axis_of(expression: str) -> tuple[str, str]:
     name = re.findall(r"\blbg_\w+", expression)[0].removesuffix("_bucket")
     if name.endswith("_seconds") and "increase(" not in expression:
         return "time", "s"
-    if name.endswith("_seconds_total"):
-        return "share", "percentunit"
     if name.endswith(("_bytes", "_ratio")):
         return ("bytes", "bytes") if name.endswith("_bytes") else ("share", "percentunit")
     words = name.split("_")
@@ -232,7 +230,6 @@ def test_an_axis_has_one_unit_and_measures_one_thing(name: str) -> None:
     ("expression", "axis"),
     [
         ("sum(lbg_messages_missing)", ("messages", "short")),
-        ("sum by (pod) (rate(lbg_app_busy_seconds_total[1m]))", ("share", "percentunit")),
         ("time() - min(lbg_messages_missing_timestamp_seconds)", ("time", "s")),
         ("sum(rate(lbg_retries_total[5m]))", ("calls", "cps")),
         ("60 * sum(rate(lbg_handoffs_total[5m]))", ("handoffs", "cpm")),

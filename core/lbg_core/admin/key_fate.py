@@ -165,7 +165,7 @@ def unread_text(place: KeyPlace) -> str:
         case Unread.UNCOUNTED:
             return f"the broker does not say what waits in it{f': {place.reason}' if place.reason else ''}"
         case Unread.AT_NO_MEMBER:
-            return f"{left} of it delivered, to no member that answered"
+            return f"no member that answered has {left} of it"
         case Unread.SILENT:
             return "it did not answer: it is busy, of another version, or gone"
         case Unread.TAKEN:

@@ -50,11 +50,12 @@ def _of_member(spec: GroupSpec, member: Beat, others: Sequence[Beat]) -> Iterato
     if member.behind_s and len(member.served) > 1 and used < IDLE_BELOW * possible:
         if spec.assignment == BY_LOAD and _pays(spec, member, others):
             return
+        others_s = _service_s(others)
         figures = {
             "behind_s": _about(member.behind_s, digits=1),
             "service_ms": _about(1000 * _service_s([member])),
             "percent": _percent(used, possible),
-            "others_ms": _about(1000 * others_s) if (others_s := _service_s(others)) else None,
+            "others_ms": _about(1000 * others_s) if others_s else None,
             "are_timed": others_s > 0,
             "queues": _finer(spec),
         }

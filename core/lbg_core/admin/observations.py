@@ -33,6 +33,9 @@ CLEARS_OVER_S = 20.0
 TREND_FROM_S = 5.0
 """A trend of less time is chance: a report may be a second older than a count."""
 
+TAKEN_BY_OTHERS = 0.05
+"""Part of what left by which the lag may fall in addition: reports and counts are of different moments."""
+
 LEAVES = ("acked", "dead_lettered", "parked", "repeats_dropped")
 """Counts of messages that left the group's queues."""
 
@@ -263,7 +266,7 @@ class Observations:
         members = () if one.members is UNKNOWN else one.members
         for member in members:
             count = sum(member.counts.get(name, 0) for name in LEAVES)
-            place = (one.group, member.name, member.incarnation, "left")
+            place = (one.group, member.name, "left")
             before = self._counts.get(place)
             self._left[one.group] += 0 if before is None else max(0, count - before[-1][1])
             self._counts[place] = deque([(now_s, count)])
@@ -367,8 +370,10 @@ def _flow(samples: Sequence[_Backlog]) -> tuple[float | None, float | None]:
         return None, None
     first, last = samples[0], samples[-1]
     seconds, grown = last.at_s - first.at_s, last.lag - first.lag
-    came = max(0, last.left - first.left + grown)
-    return came / seconds if all(one.is_known for one in samples) else None, 60 * grown / seconds
+    left = last.left - first.left
+    # A lag that fell by more than members took was taken by somebody else: what came is unknown.
+    is_known = all(one.is_known for one in samples) and left + grown >= -max(5, TAKEN_BY_OTHERS * left)
+    return max(0, left + grown) / seconds if is_known else None, 60 * grown / seconds
 
 
 def unserved_queues(one: Description) -> list[str]:

@@ -30,6 +30,8 @@ def _time(seconds: float | None) -> str:
 
 def share_text(share: float) -> str:
     percent = 100 * share
+    if 0 < percent < 0.1:
+        return "<0.1 %"
     return f"{percent:.0f} %" if percent >= 1 or not percent else f"{percent:.1g} %"
 
 
@@ -40,7 +42,7 @@ def slow_text(slow: Slow) -> str:
 
 def key_text(key: HotKey) -> str:
     """Without the key."""
-    words = [] if key.rate is None else [f"{key.rate:,.1f}/s"]
+    words = [] if key.rate is None else [rate_text(key.rate)]
     if key.pace is not None:
         p50, p99, busy = pace_cells(key.pace)
         words += [f"{busy} busy", *([f"p50 {p50}, p99 {p99}"] if key.pace.calls else ["no call has ended"])]
@@ -75,7 +77,9 @@ def flow_text(
 
 
 def rate_text(per_s: float | None) -> str:
-    return "unknown" if per_s is None else f"{per_s:,.1f}/s" if 0 < per_s < 10 else f"{per_s:,.0f}/s"
+    if per_s is None:
+        return "unknown"
+    return "<0.1/s" if 0 < per_s < 0.05 else f"{per_s:,.1f}/s" if 0 < per_s < 10 else f"{per_s:,.0f}/s"
 
 
 def hot_key_json(key: HotKey) -> dict[str, Any]:

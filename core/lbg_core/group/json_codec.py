@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from reprlib import repr as short
 from types import NoneType, UnionType
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lbg_core.group.errors import EntryError
 
@@ -87,7 +87,7 @@ class JsonCodec(Generic[T]):
         origin, arguments = get_origin(hint), get_args(hint)
         if origin is Annotated:
             return _bounded(self._reader(arguments[0]), [one for one in arguments[1:] if callable(one)])
-        if origin is UnionType:
+        if origin in (UnionType, Union):
             if NoneType in arguments:
                 (kind,) = set(arguments) - {NoneType}
                 return _optional(self._reader(kind))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from heapq import nsmallest
 from statistics import median
 from typing import Annotated, NamedTuple
+from zlib import crc32
 
 from lbg_core.group.json_codec import of_length
 from lbg_core.group.member_state import Amount
@@ -24,8 +25,6 @@ KEYS_MAX = 5
 """Keys in a report: those with most time in calls."""
 
 KEY_MAX_CHARS = 64
-TIMES_MAX = 2000
-"""Times of calls that are sorted: of more every so many-th is taken."""
 
 SLOW_FROM, SLOW_BY_S, SLOW_CALLS = 3.0, 0.001, 5
 """A member is slow if half of its calls take so many times as long as at its peers, longer by so much, and are so
@@ -38,14 +37,18 @@ Call = tuple[str | None, float, float | None]
 
 @dataclass(frozen=True, slots=True)
 class KeyPace:
-    """A key. `busy`: the part of the window in which one of its calls ran. They run one at a time: at 1 the key cannot
-    go faster, whatever is added. `calls` ended in the window; without one `p50_s` and `p99_s` are None."""
+    """A key. `busy`: the part of the window in which one of its calls ran, without those that failed and are tried
+    again. They run one at a time: at 1 the key cannot go faster, whatever is added. `calls` ended in the window;
+    without one `p50_s` and `p99_s` are None."""
 
     key: Annotated[str, of_length(KEY_MAX_CHARS)]
-    busy: Annotated[Amount, "share of the time in which a call of it ran: at 1 it cannot go faster"]
+    busy: Annotated[
+        Amount,
+        "share of the time in which a call of it ran that is not tried again: at 1 it cannot go faster",
+    ]
     calls: Annotated[int, "calls that ended"] = 0
-    p50_s: Annotated[float | None, "half of them took at most so long; null: none ended"] = None
-    p99_s: Annotated[float | None, "99 of 100 of them took at most so long; null: none ended"] = None
+    p50_s: Annotated[Amount | None, "half of them took at most so long; null: none ended"] = None
+    p99_s: Annotated[Amount | None, "99 of 100 of them took at most so long; null: none ended"] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +64,11 @@ class Pace:
     busy: Annotated[Amount, "time in calls, of the time that all that may run at a time had"] = 0.0
     finished_hz: Annotated[Amount, "messages that it processed a second"] = 0.0
     calls: Annotated[int, "calls that ended, as far as it remembers them"] = 0
-    p50_s: Annotated[float | None, "half of them took at most so long; null: none ended"] = None
-    p99_s: Annotated[float | None, "99 of 100 of them took at most so long; null: none ended"] = None
-    keys: Annotated[tuple[KeyPace, ...], "those with most time in calls, the busiest first"] = ()
+    p50_s: Annotated[Amount | None, "half of them took at most so long; null: none ended"] = None
+    p99_s: Annotated[Amount | None, "99 of 100 of them took at most so long; null: none ended"] = None
+    keys: Annotated[
+        tuple[KeyPace, ...], of_length(KEYS_MAX), "those with most time in calls, the busiest first"
+    ] = ()
 
 
 def quantile(times: Sequence[float], share: float) -> float | None:
@@ -101,7 +106,7 @@ def _keys(
     seconds = max(now - since, 1e-9)
     return tuple(
         KeyPace(
-            key[:KEY_MAX_CHARS],
+            _cut(key),
             _rounded(min(1.0, busy_s[key] / seconds), 2),
             len(times[key]),
             *_quantiles(times[key]),
@@ -111,9 +116,15 @@ def _keys(
     )
 
 
+def _cut(key: str) -> str:
+    """A long key has its hash at the end, so that two are not taken for one."""
+    if len(key) <= KEY_MAX_CHARS:
+        return key
+    return f"{key[: KEY_MAX_CHARS - 9]}…{crc32(key.encode(errors='surrogatepass')):08x}"
+
+
 def _quantiles(times: Sequence[float]) -> tuple[float | None, float | None]:
-    every = 1 + max(0, len(times) - 1) // TIMES_MAX
-    rising = sorted(times[::every])
+    rising = sorted(times)
     p50_s, p99_s = quantile(rising, 0.5), quantile(rising, 0.99)
     if p50_s is None or p99_s is None:
         return None, None
@@ -153,7 +164,7 @@ def hottest(
 
 def _together(one: KeyPace, other: KeyPace) -> KeyPace:
     more = max(one, other, key=lambda each: each.calls)
-    return replace(more, busy=min(1.0, one.busy + other.busy), calls=one.calls + other.calls)
+    return replace(more, busy=_rounded(min(1.0, one.busy + other.busy), 2), calls=one.calls + other.calls)
 
 
 class Slow(NamedTuple):
@@ -165,11 +176,12 @@ class Slow(NamedTuple):
 
 def slow_members(paces: Mapping[str, Pace | None]) -> dict[str, Slow]:
     """Those that are far slower than the median of the others; none where that is unknown."""
-    times = {name: one.p50_s for name, one in paces.items() if one is not None and one.p50_s is not None}
+    known = {name: one for name, one in paces.items() if one is not None and one.calls >= SLOW_CALLS}
+    times = {name: one.p50_s for name, one in known.items() if one.p50_s is not None}
     slow = {}
     for name, p50_s in times.items():
-        pace, others = paces[name], [one for other, one in times.items() if other != name]
-        if pace is None or pace.calls < SLOW_CALLS or not others:
+        others = [one for other, one in times.items() if other != name]
+        if not others:
             continue
         peers_s = median(others)
         if peers_s > 0 and p50_s >= SLOW_FROM * peers_s and p50_s >= peers_s + SLOW_BY_S:

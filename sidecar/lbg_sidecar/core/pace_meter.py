@@ -21,11 +21,13 @@ CALLS_MAX = 4000
 
 
 class _Mark(NamedTuple):
-    """Sums since the member started: seconds in calls, with those that run, and messages that it processed."""
+    """Sums since the member started: seconds in calls, with those that run, messages that it processed, and seconds of
+    all calls that might run at a time."""
 
     at: float
     busy_s: float
     acked: int
+    possible_s: float
 
 
 class PaceMeter(Part):
@@ -43,6 +45,8 @@ class PaceMeter(Part):
 
     def tick(self, now: float) -> None:
         """A member at rest has ticks enough."""
+        if self._marks and now > self._marks[-1].at + WINDOW_S:
+            self._marks.clear()  # the process stood still
         if not self._marks:
             self._mark(now)
         elif now >= self._marks[-1].at + MEASURED_S:
@@ -57,7 +61,9 @@ class PaceMeter(Part):
     def _mark(self, now: float) -> _Mark:
         counts = self._dispatcher.counts
         running_s = sum(now - one.started_at for one in self._dispatcher.running)
-        self._marks.append(_Mark(now, counts.busy_us / 1e6 + running_s, counts.acked))
+        last = self._marks[-1] if self._marks else _Mark(now, 0.0, 0, 0.0)
+        possible_s = last.possible_s + (now - last.at) * calls_at_once(self._context)
+        self._marks.append(_Mark(now, counts.busy_us / 1e6 + running_s, counts.acked, possible_s))
         return self._marks[-1]
 
     def _measure(self, now: float) -> None:
@@ -72,6 +78,6 @@ class PaceMeter(Part):
             calls,
             since=since,
             now=now,
-            busy=(last.busy_s - first.busy_s) / (seconds * calls_at_once(self._context)),
+            busy=(last.busy_s - first.busy_s) / (last.possible_s - first.possible_s),
             finished_hz=(last.acked - first.acked) / seconds,
         )

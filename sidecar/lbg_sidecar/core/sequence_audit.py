@@ -58,9 +58,21 @@ class _Sitting:
     """One attachment that serves its queue. `turn` grows with each sign that another consumer may have served it
     meanwhile, and was `shared_turn` after the last one that somebody did. `is_decided`: it is known how the queue came
     here. `reached`: by stream, the first number that its former consumer had not settled; None if that is unknown.
-    `losses`: what a former consumer left without a word, if one did."""
+    `losses`: what a former consumer left without a word, if one did. `forgotten`: streams with holes that were not
+    kept, the last one at `forgotten_at`."""
 
-    __slots__ = ("is_decided", "is_open", "losses", "parked", "reached", "shared_turn", "streams", "turn")
+    __slots__ = (
+        "forgotten",
+        "forgotten_at",
+        "is_decided",
+        "is_open",
+        "losses",
+        "parked",
+        "reached",
+        "shared_turn",
+        "streams",
+        "turn",
+    )
 
     def __init__(self, parked: int) -> None:
         self.turn = self.shared_turn = self.streams = 0
@@ -68,6 +80,7 @@ class _Sitting:
         self.reached: dict[tuple[str, int], int] | None = None
         self.losses: _Losses | None = None
         self.parked = parked
+        self.forgotten, self.forgotten_at = 0, 0.0
 
     def share(self) -> None:
         """Another consumer has served the queue."""
@@ -140,8 +153,6 @@ class SequenceAudit(Part):
         self._merges, self._merged_at = 0, 0.0
         self.missed = self.late = self.repeated = 0
         self._now = 0.0
-        self._forgotten, self._forgotten_at = 0, 0.0
-        """Streams with holes that were forgotten."""
 
     def resume(self, former: Self) -> None:
         """All attachments of the former one are gone."""
@@ -151,7 +162,6 @@ class SequenceAudit(Part):
         self._unsure = former._unsure
         self.missed, self.late, self.repeated = former.missed, former.late, former.repeated
         self._now = former._now
-        self._forgotten, self._forgotten_at = former._forgotten, former._forgotten_at
 
     # Deliveries
 
@@ -249,7 +259,8 @@ class SequenceAudit(Part):
             if idle.sitting is not None and idle.sitting.reached is not None:
                 idle.sitting.reached.pop(idle.name, None)  # what was processed here is forgotten, too
             if idle.holes:
-                self._forgotten, self._forgotten_at = self._forgotten + 1, self._now
+                if idle.sitting is not None:
+                    idle.sitting.forgotten, idle.sitting.forgotten_at = idle.sitting.forgotten + 1, self._now
                 idle.holes.clear()
                 self._is_whole(idle)
         stream = self._streams[name] = _Stream(name, history, epoch.began_us)
@@ -532,7 +543,8 @@ class SequenceAudit(Part):
 
     def report(self) -> SequenceReport:
         gaps, unknown = dict[_Stream, None](), dict[_Stream, None]()
-        missing, oldest, before = 0, None, self._forgotten_at
+        missing, oldest = 0, None
+        before = max((one.forgotten_at for one in self._sittings.values()), default=0.0)
         overdue, overdue_since = 0, math.inf
         for hole in self._served_holes():
             if hole.is_gap and self._now - hole.since > GAP_S:
@@ -546,7 +558,7 @@ class SequenceAudit(Part):
             elif hole.is_gap is False:
                 unknown[hole.stream] = None
                 before = max(before, hole.since)
-        unknown_streams = len(unknown) + self._forgotten
+        unknown_streams = len(unknown) + sum(one.forgotten for one in self._sittings.values())
         return SequenceReport(
             streams=sum(sitting.streams for sitting in self._sittings.values()),
             missed=self.missed,

@@ -304,8 +304,15 @@ class Driver:
         if parking is None or hash_ is None or self.link is None or not (beside := parking.beside(hash_)):
             return
         in_flight = in_flight_of(beside, original_of(mail, tag=beside.delivered + 1), self._prefix)
+        self._has_large_header(in_flight)
         parking.deliver(in_flight, self._loop.time())
         self._app.wake()
+
+    def _has_large_header(self, in_flight: InFlight) -> bool:
+        """The member's memory of finished messages counts characters from the first one on."""
+        is_large = len(in_flight.delivery.header) > LARGE_HEADER_BYTES
+        self.machine.finished.counts_chars |= is_large
+        return is_large
 
     def pause(self, is_paused: bool) -> None:
         """Also before there is a link: what the record states, and requests that came since it was read."""
@@ -340,11 +347,9 @@ class Driver:
         for in_flight in arrivals:
             if in_flight.size >= COUNTED_MIN_BYTES:
                 self._bodies.admit(in_flight)
-            if len(in_flight.delivery.header) > LARGE_HEADER_BYTES:
-                self.machine.finished.counts_chars = True
-                if self.link is not None:
-                    frame_max_bytes = self.link.publish_connection.frame_max_bytes
-                    in_flight.is_copyable = is_copyable(in_flight.delivery, frame_max_bytes)
+            if self._has_large_header(in_flight) and self.link is not None:
+                frame_max_bytes = self.link.publish_connection.frame_max_bytes
+                in_flight.is_copyable = is_copyable(in_flight.delivery, frame_max_bytes)
         self.machine.deliver(attachment, arrivals, self._loop.time())
         if self.machine.effects:
             self._run_effects()

@@ -150,11 +150,14 @@ SERIES: Mapping[str, Series] = {
     "lbg_calls_running": Series("gauge", "Running calls of the application.", "lanes.running"),
     "lbg_calls_limit": Series("gauge", "Calls that may run at the same time.", "lanes.concurrency"),
     "lbg_lanes_blocked": Series("gauge", "Keys that wait for a retry.", "lanes.blocked"),
-    "lbg_app_busy_seconds_total": Series(
-        "counter", "Time in ended calls; its rate divided by lbg_calls_limit is the busy share."
+    "lbg_app_busy_ratio": Series(
+        "gauge",
+        "Time in calls in the last minute, of the time of all calls that may run at a time.",
+        "pace.busy",
     ),
     "lbg_hottest_key_busy_ratio": Series(
-        "gauge", "Time in calls of the busiest key, in a minute; at 1 it cannot go faster."
+        "gauge",
+        "Time in calls of the busiest key, in a minute or the last 4,000 calls; at 1 it cannot go faster.",
     ),
     "lbg_messages_delivered_total": Series("counter", "Deliveries from the broker.", "counts.delivered"),
     "lbg_messages_acked_total": Series("counter", "Messages processed.", "counts.acked"),
@@ -257,8 +260,6 @@ def _families(state: Mapping[str, Any], measures: Measures) -> Iterator[Metric]:
             yield _metric(name, {(): value})
     if since_us := _at(state, "sequences.gap_since_us"):
         yield _metric("lbg_messages_missing_timestamp_seconds", {(): since_us / 1e6})
-    if (busy_us := _at(state, "counts.busy_us")) is not None:
-        yield _metric("lbg_app_busy_seconds_total", {(): busy_us / 1e6})
     if pace := state.get("pace"):
         busiest = max((one["busy"] for one in pace["keys"]), default=0.0)
         yield _metric("lbg_hottest_key_busy_ratio", {(): busiest})

@@ -26,7 +26,7 @@ def test_a_member_without_calls_has_no_times_and_one_without_a_report_is_unknown
 
 
 @pytest.mark.parametrize(
-    ("share", "text"), [(0, "0 %"), (0.004, "0.4 %"), (0.0004, "0.04 %"), (0.01, "1 %"), (1, "100 %")]
+    ("share", "text"), [(0, "0 %"), (0.004, "0.4 %"), (0.0004, "<0.1 %"), (0.01, "1 %"), (1, "100 %")]
 )
 def test_a_small_share_is_not_nothing(share: float, text: str) -> None:
     assert share_text(share) == text
@@ -35,9 +35,10 @@ def test_a_small_share_is_not_nothing(share: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("key", "text"),
     [
-        (HotKey("k", 12.0, KeyPace("k", 0.98, 700, 0.08, 0.12)), "12.0/s, 98 % busy, p50 80 ms, p99 120 ms"),
+        (HotKey("k", 12.0, KeyPace("k", 0.98, 700, 0.08, 0.12)), "12/s, 98 % busy, p50 80 ms, p99 120 ms"),
         (HotKey("k", None, KeyPace("k", 1.0)), "100 % busy, no call has ended"),
-        (HotKey("k", 12.0, None), "12.0/s"),
+        (HotKey("k", 12.0, None), "12/s"),
+        (HotKey("k", 0.04, None), "<0.1/s"),
     ],
 )
 def test_a_key_has_what_is_known_of_it(key: HotKey, text: str) -> None:

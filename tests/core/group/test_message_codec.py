@@ -325,3 +325,19 @@ def test_a_mutated_message_does_no_more_than_raise_a_message_error(body: bytes, 
 def test_a_load_that_cannot_be_compared_is_refused(concurrency: int, demand: float) -> None:
     with pytest.raises(MessageError):
         decode(encode(Load(A, concurrency, (QueueLoad(3, demand, 0.01),))))
+
+
+@pytest.mark.parametrize(
+    "pace",
+    [
+        Pace(p50_s=1e308),
+        Pace(p99_s=-5.0),
+        Pace(keys=(KeyPace("k", 0.5),) * 6),
+        Pace(keys=(KeyPace("k", 0.5, p50_s=1e308),)),
+    ],
+    ids=["p50", "p99", "keys", "key"],
+)
+def test_a_pace_that_no_view_can_show_is_refused(pace: Pace) -> None:
+    assert decode(encode(Beat(A, pace=Pace(p50_s=1.0)))) is not None
+    with pytest.raises(MessageError):
+        decode(encode(Beat(A, pace=pace)))

@@ -138,9 +138,9 @@ def test_the_lag_says_when_it_was_counted_and_the_broker_when_it_was_heard() -> 
 
 def test_the_busiest_key_is_known_once_it_was_measured() -> None:
     told = samples(STATE)
-    assert told[("lbg_app_busy_seconds_total", ())] == 2.5
+    assert told[("lbg_app_busy_ratio", ())] == 0.5
     assert told[("lbg_hottest_key_busy_ratio", ())] == 0.98
-    assert samples(STATE | {"pace": {"keys": []}})[("lbg_hottest_key_busy_ratio", ())] == 0
+    assert samples(STATE | {"pace": {"busy": 0.0, "keys": []}})[("lbg_hottest_key_busy_ratio", ())] == 0
     assert ("lbg_hottest_key_busy_ratio", ()) not in samples(STATE | {"pace": None})
 
 
