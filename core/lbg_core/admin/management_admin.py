@@ -164,10 +164,10 @@ _NOTHING: Mapping[str, Any] = {}
 def _can_count(queue: Mapping[str, Any]) -> bool:
     """True if most of its nodes are up. RabbitMQ counts 0 of a quorum queue where they are not, at every door.
 
-    Of a classic queue it lists none: `online` is missing, and from 4.3 on null.
+    Of a classic queue it lists none: `online` is missing, and from 4.3 on null. Of a stream 4.0 lists no `members`.
     """
-    online = queue.get("online")
-    return online is None or 2 * len(online) > len(queue["members"])
+    online, members = queue.get("online"), queue.get("members")
+    return online is None or members is None or 2 * len(online) > len(members)
 
 
 def _count(value: object) -> int | Unknown:

@@ -115,6 +115,25 @@ async def test_a_classic_queue_beside_a_groups_is_looked_at_like_the_others(
     await connection.close()
 
 
+async def test_a_queue_that_is_listed_without_its_members_is_counted(
+    admin: LiveAdmin, orders: GroupSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As RabbitMQ from 4.0 on lists the stream of a group's record."""
+    await create_group(admin, orders)
+    get = ManagementApi.get
+
+    async def getting(self: ManagementApi, where: str) -> Any:
+        answer = await get(self, where)
+        listed = answer.get("items", [answer]) if isinstance(answer, dict) else answer
+        for one in listed:
+            one.pop("members", None)
+        return answer
+
+    monkeypatch.setattr(ManagementApi, "get", getting)
+    assert (await show_group(admin, "orders")).problems == ()
+    assert await delete_group(admin, "orders")
+
+
 async def test_many_groups_with_long_names_are_looked_at_together(
     admin: LiveAdmin, orders: GroupSpec
 ) -> None:
