@@ -136,8 +136,8 @@ async def test_a_key_is_found_in_each_of_its_places(
         if fate.unknown:
             assert (queue.unread, queue.left, queue.count) == (Unread.NOT_SHOWN, 2, 0)
             assert places_text(fate) == (
-                f"unknown whether messages of this key wait, because in {queue.name}: RabbitMQ does not show the 2 "
-                "messages of any key that wait in it"
+                f"unknown whether messages of this key wait, because in {queue.name}: RabbitMQ does not show 2 "
+                "messages of any key in it"
             )
         else:
             assert bodies(queue) == ["waits0", "waits1"]
