@@ -31,6 +31,7 @@ def run(host: str, port: int) -> int:
     it is away nothing scales and nothing is repaired. Settings are environment variables, LBG_OPERATOR_ and a name of
     the table in docs/operations.md; LBG_OPERATOR_SIDECAR_IMAGE and LBG_OPERATOR_BROKER_IMAGE are required.
     """
+    from lbg_operator.errors import ClusterSetBack
     from lbg_operator.kube.api import ClusterError
     from lbg_operator.runtime.operator import configure_logging
     from lbg_operator.runtime.operator import run as run_operator
@@ -41,7 +42,7 @@ def run(host: str, port: int) -> int:
     configure_logging(settings)
     try:
         asyncio.run(run_operator(settings, host=host, port=port))
-    except (ClusterError, OSError) as error:
+    except (ClusterError, ClusterSetBack, OSError) as error:
         raise CliError(str(error)) from error
     return 0
 

@@ -4,6 +4,7 @@ OperatorError (Exception)
 ├── SettingError    a variable of the operator's environment that it cannot start with
 ├── ManifestError   a custom resource that cannot be followed: says the field, what is wrong and what to do
 ├── ClusterError    the Kubernetes API did not do what was asked (kube/api.py)
+├── ClusterSetBack  the cluster was restored to an earlier state: nothing that is cached counts any more
 ├── SelectorError   a label selector that cannot be parsed, or asks for what the metrics API does not answer
 ├── GroupNotFound   there is no such group to report a metric of
 └── MetricUnknown   a group's metric is unknown now: it is not 0, and nothing may be scaled by it
@@ -38,6 +39,19 @@ class ManifestError(OperatorError):
 
     def __reduce__(self) -> tuple[type[ManifestError], tuple[str, str]]:
         return type(self), (self.field, self.rule)
+
+
+class ClusterSetBack(OperatorError):
+    """`evidence`: what went backwards. The operator ends with it, and begins again from lists (docs/adr/0103)."""
+
+    def __init__(self, evidence: str) -> None:
+        super().__init__(
+            f"the cluster was restored to an earlier state ({evidence}): start the operator again, as Kubernetes does"
+        )
+        self.evidence = evidence
+
+    def __reduce__(self) -> tuple[type[ClusterSetBack], tuple[str]]:
+        return type(self), (self.evidence,)
 
 
 class SelectorError(OperatorError):

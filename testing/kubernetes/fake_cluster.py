@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,6 +32,16 @@ WITH_STATUS = frozenset({GROUP, BROKER})
 """Kinds whose status only its subresource changes."""
 
 Place = tuple[Kind, str | None, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that etcd has at `version`."""
+
+    objects: dict[Place, Object]
+    applied: dict[Place, Object]
+    version: int
+
 
 CALLERS = (CONFIG_MAP, "kube-system", "extension-apiserver-authentication")
 """Resources that a Role of Kubernetes' own lets the operator read."""
@@ -56,6 +68,7 @@ class FakeCluster:
         self._clock = clock
         self._applied: dict[Place, Object] = {}
         self.version = 0
+        self._uids = itertools.count(1)
 
     async def read(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
         if (kind, namespace, name) != CALLERS:
@@ -145,6 +158,16 @@ class FakeCluster:
             self.changed.append(("delete", kind.kind, name))
             self.take_away(kind, namespace, name)
 
+    def snapshot(self) -> Snapshot:
+        return Snapshot(copy.deepcopy(self.objects), copy.deepcopy(self._applied), self.version)
+
+    def restore(self, snapshot: Snapshot, *, bump: int = 0) -> None:
+        """As `etcdutl snapshot restore --bump-revision`: the next version is higher by `bump`, and those of the objects
+        are as they were. Nobody is told."""
+        self.objects = copy.deepcopy(snapshot.objects)
+        self._applied = copy.deepcopy(snapshot.applied)
+        self.version = snapshot.version + bump
+
     # What others do, and the cluster itself
 
     def put(self, wanted: Object) -> None:
@@ -188,7 +211,7 @@ class FakeCluster:
         kept = copy.deepcopy(wanted)
         metadata = kept["metadata"]
         if there is None:
-            metadata.setdefault("uid", f"uid-{self.version + 1}")
+            metadata.setdefault("uid", f"uid-{next(self._uids)}")
             metadata.setdefault("creationTimestamp", self._clock().strftime("%Y-%m-%dT%H:%M:%SZ"))
             if kind in WITH_GENERATION:
                 metadata.setdefault("generation", 1)

@@ -18,7 +18,7 @@ from aiohttp import web
 from lbg_operator.kube.api import ClusterError, Object
 from lbg_operator.kube.kinds import KINDS, Kind
 from testing.kubernetes.discovery import discovered
-from testing.kubernetes.fake_cluster import FakeCluster, matches
+from testing.kubernetes.fake_cluster import FakeCluster, Snapshot, matches
 
 TOKEN = "the-operators-token"
 GONE = 410
@@ -35,6 +35,8 @@ class ServedCluster:
         """By whom, whether forced, and what."""
         self.forgets = False
         """True if a watch from an older version is ended with 410."""
+        self._oldest = 0
+        """Version that the server's watch cache begins with."""
         self.withheld: dict[str, asyncio.Event] = {}
         """By the plural of a kind: until then no watch of it begins."""
         self._told: list[tuple[Kind, int, str, Object]] = []
@@ -73,6 +75,14 @@ class ServedCluster:
         """As a load balancer does: in the middle of everything."""
         for stream in self._streams:
             stream.cancel()
+
+    def restore(self, snapshot: Snapshot, *, bump: int = 0) -> None:
+        """Set the cluster back and start the API server again. Its watch cache begins then: a watch of an older
+        version is ended with 410, and one of a version that is not there yet waits for it without a word (Kubernetes:
+        "API Concepts", unavailable resource versions)."""
+        self.cut_watches()
+        self.cluster.restore(snapshot, bump=bump)
+        self._told, self._oldest = [], self.cluster.version
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path.strip("/")
@@ -159,7 +169,7 @@ class ServedCluster:
     ) -> None:
         version = int(request.query.get("resourceVersion") or self.cluster.version)
         selector = request.query.get("labelSelector", "")
-        if self.forgets and version < self.cluster.version:
+        if version < self._oldest or (self.forgets and version < self.cluster.version):
             error = {
                 "kind": "Status",
                 "status": "Failure",

@@ -12,6 +12,10 @@ Object = dict[str, Any]
 """As the API server gives it."""
 
 
+CONFLICT = 409
+"""Status of what was refused because the object has changed since it was read: the next reconcile knows the change."""
+
+
 class ClusterError(OperatorError):
     """The API server did not do what was asked. `status` is HTTP's, None when there was no answer.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from lbg_operator.kube.api import ClusterError, Forbidden, Invalid, Object, Terminating
+from lbg_operator.kube.api import CONFLICT, ClusterError, Forbidden, Invalid, Object, Terminating
 from lbg_operator.kube.kinds import Kind, kind_of
 from lbg_operator.kube.login import Login, log_in
 from lbg_operator.resources.names import MANAGER
@@ -22,7 +22,6 @@ APPLY = "application/apply-patch+yaml"
 """JSON is YAML (Kubernetes: "Server-Side Apply")."""
 MERGE = "application/merge-patch+json"
 NOT_THERE = 404
-CONFLICT = 409
 FORBIDDEN = frozenset({401, 403})
 INVALID = frozenset({400, 413, 422})
 MISTAKES = ("failed to create typed patch object", "failed to convert new")
@@ -74,18 +73,27 @@ class KubernetesCluster:
     async def serves(self, api_version: str) -> bool:
         return await self._request_path(f"ask for {api_version}", "GET", f"/apis/{api_version}") is not None
 
+    async def revision(self, kind: Kind, namespace: str | None) -> int:
+        """The resourceVersion of a consistent list: the revision that the cluster's store has by now, which only a
+        restored snapshot takes back. Raises ClusterError."""
+        answer = await self._list(kind, namespace, {"limit": "1"})
+        return int(answer["metadata"]["resourceVersion"])
+
     async def select(self, kind: Kind, namespace: str | None, selector: str) -> Sequence[Object]:
-        query = {"labelSelector": selector} if selector else {}
-        answer = await self._request("GET", kind, namespace, None, query=query)
-        if answer is None:
-            raise ClusterError(
-                _operation("list", kind, namespace, None), "the cluster does not have this kind", status=404
-            )
+        answer = await self._list(kind, namespace, {"labelSelector": selector} if selector else {})
         items: list[Object] = answer["items"]
         for item in items:  # a list says the kind once, for all
             item.setdefault("apiVersion", kind.api_version)
             item.setdefault("kind", kind.kind)
         return items
+
+    async def _list(self, kind: Kind, namespace: str | None, query: Mapping[str, str]) -> Object:
+        answer: Object | None = await self._request("GET", kind, namespace, None, query=query)
+        if answer is None:
+            raise ClusterError(
+                _operation("list", kind, namespace, None), "the cluster does not have this kind", status=404
+            )
+        return answer
 
     async def watch(self, kind: Kind, namespace: str, name: str) -> AsyncGenerator[Object | None]:
         selection = {"fieldSelector": f"metadata.name={name}"}

@@ -309,11 +309,7 @@ class BrokerReconciler:
             status["version"] = version or former["version"]
         if status == former:
             return
-        patch = {"status": status}
-        answer = await context.cluster.merge(BROKER, key.namespace, key.name, patch, subresource="status")
-        if answer is None:
+        if await context.write_status(BROKER, manifest, status) is None:
             return
-        context.store.update(BROKER, answer)
-        context.on_status_written(BROKER, answer)
         for one in events_for(former.get("conditions", ()), status["conditions"]):
             context.announce(manifest, type=one.type, reason=one.reason, message=one.message)

@@ -128,6 +128,8 @@ class _Version(NamedTuple):
 
     uid: str
     generation: int
+    spec: object
+    """By itself: another default of the CRD, or a restored snapshot, changes it under the same generation."""
     group_name: str
     queue_count: int | None
 
@@ -166,11 +168,12 @@ class ReconcileContext:
         return self.wall_clock().strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def group(self, manifest: Mapping[str, Any]) -> GroupManifest:
-        """Parsed once for each generation, name on the broker and number of queues. Raises ManifestError."""
+        """Parsed once for each generation and spec, name on the broker and number of queues. Raises ManifestError."""
         key, metadata = Key.of(manifest), manifest["metadata"]
         version = _Version(
             metadata.get("uid", ""),
             metadata.get("generation", 0),
+            manifest.get("spec"),
             group_name_of(manifest),
             manifest.get("status", {}).get("queueCount"),
         )
@@ -243,6 +246,21 @@ class ReconcileContext:
         """True if its manifest gives clients an authority to trust; False where there is no such Broker."""
         manifest = self.store.get(BROKER, broker)
         return manifest is not None and has_authority(manifest)
+
+    async def write_status(
+        self, kind: Kind, manifest: WatchedObject, status: Mapping[str, Any]
+    ) -> WatchedObject | None:
+        """A merge patch of the status of `manifest`, which is refused for an object that has changed meanwhile. The API
+        server's answer; None if the object is gone. Raises ClusterError."""
+        metadata = manifest["metadata"]
+        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": dict(status)}
+        answer = await self.cluster.merge(
+            kind, metadata["namespace"], metadata["name"], patch, subresource="status"
+        )
+        if answer is not None:
+            self.store.update(kind, answer)
+            self.on_status_written(kind, answer)
+        return answer
 
     def forget(self, group: Key) -> None:
         """It is gone; who was refused for having its name may have the name now."""

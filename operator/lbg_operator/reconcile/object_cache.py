@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -30,8 +30,12 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class ObjectCache:
-    """Groups and brokers as they are; of pods and of the operator's objects, the fields that are read later."""
+    """Groups and brokers as they are; of pods and of the operator's objects, the fields that are read later.
 
+    `set_back` is called with the evidence that the cluster was restored to an earlier state: an object that went
+    backwards. Only objects of one UID are compared, since one that was deleted and made again is another object."""
+
+    set_back: Callable[[str], None] = lambda evidence: None
     _seen: dict[Kind, dict[Key, WatchedObject]] = field(default_factory=dict)
     _pods: dict[Key, dict[str, WatchedObject]] = field(default_factory=dict)
 
@@ -44,6 +48,8 @@ class ObjectCache:
             return
         known = self._seen.setdefault(kind, {})
         if key not in known or not _is_older(seen, known[key]):
+            if key in known and _generation_of(seen) < _generation_of(known[key]):
+                self._went_back(kind, known[key], seen)
             is_ours = kind in (GROUP, BROKER)
             kept = _unmanaged(seen) if is_ours else _trimmed(seen, with_data=kind is SECRET)
             known[key] = _shared(kept, known.get(key))
@@ -65,6 +71,15 @@ class ObjectCache:
         known = self._seen.get(kind, {})
         if key in known and not _is_older(seen, known[key]):
             del known[key]
+
+    def compare(self, kind: Kind, known: WatchedObject, listed: WatchedObject) -> None:
+        """`known`: as the cache had the object when the list was requested, which is consistent and so not older."""
+        if _is_older(listed, known) or _generation_of(listed) < _generation_of(known):
+            self._went_back(kind, known, listed)
+
+    def _went_back(self, kind: Kind, known: WatchedObject, seen: WatchedObject) -> None:
+        if known["metadata"].get("uid") == seen["metadata"].get("uid"):
+            self.set_back(f"{kind.kind} {Key.of(seen)} is at {_position(seen)} after {_position(known)}")
 
     def get(self, kind: Kind, key: Key) -> WatchedObject | None:
         return self._seen.get(kind, {}).get(key)
@@ -109,6 +124,15 @@ def _age_of(seen: WatchedObject) -> int:
     return int(seen["metadata"].get("resourceVersion", 0))
 
 
+def _generation_of(seen: WatchedObject) -> int:
+    """It grows with each change of what an object should be (Kubernetes: "API Conventions", metadata)."""
+    return int(seen["metadata"].get("generation", 0))
+
+
+def _position(seen: WatchedObject) -> str:
+    return f"version {_age_of(seen)}, generation {_generation_of(seen)}"
+
+
 def _unmanaged(seen: WatchedObject) -> WatchedObject:
     """Without `managedFields`, which are as large as the rest and are never read."""
     metadata = {name: value for name, value in seen["metadata"].items() if name != "managedFields"}
@@ -118,7 +142,16 @@ def _unmanaged(seen: WatchedObject) -> WatchedObject:
 def _trimmed(seen: WatchedObject, *, with_data: bool = False) -> WatchedObject:
     """Without the fields that are never read: five hundred Deployments with their templates are memory."""
     metadata = seen["metadata"]
-    kept = ("namespace", "name", "uid", "resourceVersion", "labels", "annotations", "deletionTimestamp")
+    kept = (
+        "namespace",
+        "name",
+        "uid",
+        "resourceVersion",
+        "generation",
+        "labels",
+        "annotations",
+        "deletionTimestamp",
+    )
     return {
         "metadata": {name: metadata[name] for name in kept if name in metadata},
         "owners": tuple(owner["uid"] for owner in metadata.get("ownerReferences", ())),
@@ -170,8 +203,7 @@ async def gone(
     Raises ClusterError.
     """
     before = tuple(store.all(kind))
-    existing = {Key.of(seen) for seen in await listed(cluster, kind, selector, namespaces)}
-    return _left(store, kind, before, existing)
+    return _left(store, kind, before, await listed(cluster, kind, selector, namespaces))
 
 
 async def relisted(
@@ -183,7 +215,7 @@ async def relisted(
     """
     before = tuple(store.all(kind))
     existing = await listed(cluster, kind, selector, namespaces)
-    left = _left(store, kind, before, {Key.of(seen) for seen in existing})
+    left = _left(store, kind, before, existing)
     for seen in left:
         store.drop(kind, seen)
     known = dict(store.all(kind))
@@ -194,11 +226,17 @@ async def relisted(
 
 
 def _left(
-    store: ObjectCache, kind: Kind, before: Sequence[tuple[Key, WatchedObject]], existing: set[Key]
+    store: ObjectCache,
+    kind: Kind,
+    before: Sequence[tuple[Key, WatchedObject]],
+    existing: Sequence[WatchedObject],
 ) -> list[WatchedObject]:
     """Without what was changed while the list was under way: it is newer than the list."""
-    known = dict(store.all(kind))
-    return [seen for key, seen in before if key not in existing and known.get(key) is seen]
+    known, now = dict(store.all(kind)), {Key.of(seen): seen for seen in existing}
+    for key, seen in before:
+        if key in now:
+            store.compare(kind, seen, now[key])
+    return [seen for key, seen in before if key not in now and known.get(key) is seen]
 
 
 def _gist(seen: WatchedObject | None) -> tuple[object, object] | None:

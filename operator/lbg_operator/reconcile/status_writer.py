@@ -63,13 +63,10 @@ class StatusWriter:
             if last is None:
                 self._written[key] = _Written(dict(former), context.now())
             return wait_s
-        patch = patch_of(status, former)
-        answer = await context.cluster.merge(GROUP, key.namespace, key.name, patch, subresource="status")
+        answer = await context.write_status(GROUP, manifest, patch_of(status, former))
         if answer is None:  # gone, and the watch has not reported it
             context.store.drop(GROUP, manifest)
             return 0.0
-        context.store.update(GROUP, answer)
-        context.on_status_written(GROUP, answer)
         cached = (context.store.get(GROUP, key) or {}).get("status")
         # The same object as in the cache: statuses are most of what hundreds of groups take.
         self._written[key] = _Written(cached if cached == status else status, context.now())

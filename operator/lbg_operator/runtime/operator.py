@@ -7,9 +7,11 @@ import logging
 import signal
 import tempfile
 import time
-from contextlib import AsyncExitStack
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import kopf
 from pythonjsonlogger.json import JsonFormatter
@@ -18,7 +20,7 @@ from lbg_core.admin import ProvisioningError
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group.sizing import TOLERANCE, published
 from lbg_operator.crds import GroupManifest
-from lbg_operator.errors import GroupNotFound, ManifestError, MetricUnknown
+from lbg_operator.errors import ClusterSetBack, GroupNotFound, ManifestError, MetricUnknown
 from lbg_operator.kube.api import Cluster, ClusterError, Forbidden
 from lbg_operator.kube.client import KubernetesCluster, connected
 from lbg_operator.kube.kinds import BROKER, GROUP, NAMESPACE, Kind
@@ -132,14 +134,16 @@ async def follow(
     settings: kopf.OperatorSettings,
     *,
     namespaces: tuple[str, ...],
+    until: Coroutine[Any, Any, None],
 ) -> None:
-    """`namespaces` empty: all. Raises what ended kopf, if a signal did not.
+    """`namespaces` empty: all. Raises what ended kopf or `until`, if a signal did not.
 
     `kopf.operator` gives every task of the process that it has not seen before 5 s to end after a signal, and an open
     connection to our own listeners is such a task. Cancelled, it ends at once.
     """
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     stopping = asyncio.create_task(stopped.wait(), name="signals")
+    ending = asyncio.create_task(until, name="end")
     ours = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
         registry=registry,
@@ -154,13 +158,14 @@ async def follow(
         loop.add_signal_handler(number, stopped.set)
     running = asyncio.create_task(kopf.run_tasks(tasks, ignored=ours), name="kopf")
     try:
-        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((running, ending, stopping), return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopping.cancel()
-        was_running = running.cancel()
-        (ended,) = await asyncio.gather(running, return_exceptions=True)
-    if not was_running and isinstance(ended, BaseException):
-        raise ended
+        were_running = (ending.cancel(), running.cancel())
+        ended = await asyncio.gather(ending, running, return_exceptions=True)
+    for was_running, error in zip(were_running, ended, strict=True):
+        if not was_running and isinstance(error, BaseException):
+            raise error
 
 
 log = logging.getLogger("lbg.operator")
@@ -177,6 +182,12 @@ NEW_CRDS_S = 30.0
 NOT_SERVED_YET = frozenset({404, 429})
 """Answers of the API server for a CRD that it has just accepted: it is not there, or its storage is initialising."""
 LIST_EVERY_S = 600.0
+RELIST_S = 1.0
+"""Watches of all kinds begin anew at about the same time: one look for all of them."""
+RELIST_RETRY_S = 30.0
+REVISION_EVERY_S = 10.0
+"""A snapshot is older than this in practice. The revision stays behind until the cluster has written as much as was
+lost."""
 STUCK_S = 300.0
 """A reconcile has limits of its own, all shorter: one that takes this long hangs because of a bug of ours."""
 
@@ -188,8 +199,8 @@ async def run(
     port: int = PORT,
     metrics_port: int = METRICS_PORT,
 ) -> None:
-    """Until SIGTERM or SIGINT. Raises ClusterError when the API server does not answer at the start, and OSError when
-    a port is taken."""
+    """Until SIGTERM or SIGINT. Raises ClusterError when the API server does not answer at the start, OSError when
+    a port is taken, and ClusterSetBack."""
     async with AsyncExitStack() as stack:
         cluster = await connected()
         stack.push_async_callback(cluster.close)
@@ -237,7 +248,8 @@ class OperatorProcess:
     def __init__(self, settings: OperatorSettings, cluster: KubernetesCluster, directory: Path) -> None:
         self.settings = settings
         self._cluster = cluster
-        self._store = ObjectCache()
+        self._set_back: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._store = ObjectCache(self._on_set_back)
         self._liveness = WatchLiveness()
         self._event_recorder = EventRecorder(cluster)
         self._pool = BrokerPool(directory, BrokerAddresses(settings.broker_networks))
@@ -288,6 +300,7 @@ class OperatorProcess:
         self._background_tasks = [
             asyncio.create_task(self._event_recorder.run(), name="events"),
             asyncio.create_task(self._list_regularly(), name="lists"),
+            asyncio.create_task(self._compare_revisions(), name="revisions"),
             asyncio.create_task(
                 self._metrics_providers.refresh_regularly(self._wake_all), name="provider of metrics"
             ),
@@ -300,6 +313,7 @@ class OperatorProcess:
                 registry_of(self._on_event, self._readiness),
                 settings_of(),
                 namespaces=self.settings.watched,
+                until=self._until_set_back(),
             )
         finally:
             for task in self._background_tasks:
@@ -316,6 +330,8 @@ class OperatorProcess:
 
     def dead(self) -> str:
         """For the liveness probe: what only a restart mends."""
+        if self._set_back.done():
+            return str(ClusterSetBack(self._set_back.result()))
         for kind in (GROUP, BROKER):
             silent_s = self._liveness.silent_s(kind, time.monotonic())
             if silent_s > SILENT_S:
@@ -347,13 +363,43 @@ class OperatorProcess:
             self._groups.wake(key)
 
     async def _list_regularly(self) -> None:
+        wait_s, relisted = LIST_EVERY_S, self._readiness.relisted
         while True:
-            await asyncio.sleep(LIST_EVERY_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(relisted.wait(), wait_s)
+                await asyncio.sleep(RELIST_S)
+            relisted.clear()
             try:
                 for kind, seen in await missed(self._cluster, self._store, self.settings.watched):
                     self._on_event(kind, Key.of(seen), seen, True)
             except ClusterError as error:
-                log.warning("deleted objects are unknown: %s", error)
+                log.warning("deleted objects are unknown: %s; trying again", error)
+                wait_s = RELIST_RETRY_S
+            else:
+                wait_s = LIST_EVERY_S
+
+    async def _compare_revisions(self) -> None:
+        """A watch of a version that is not there yet waits without a word (Kubernetes: "API Concepts", unavailable
+        resource versions), and that is where a restored snapshot leaves each of them."""
+        latest, namespace = 0, next(iter(self.settings.watched), None)
+        while True:
+            with suppress(ClusterError):  # the API server's absence shows in every other request
+                revision = await self._cluster.revision(GROUP, namespace)
+                if revision < latest:
+                    self._on_set_back(f"its revision is {revision} after {latest}")
+                latest = revision
+            await asyncio.sleep(REVISION_EVERY_S)
+
+    def _on_set_back(self, evidence: str) -> None:
+        if not self._set_back.done():
+            self._set_back.set_result(evidence)
+
+    async def _until_set_back(self) -> None:
+        """Raises ClusterSetBack, after which nothing is written that was concluded from before."""
+        evidence = await self._set_back
+        await self._groups.close()
+        await self._brokers.close()
+        raise ClusterSetBack(evidence)
 
     def _on_event(self, kind: Kind, key: Key, seen: WatchedObject, is_gone: bool) -> None:
         take(self._store, kind, seen, is_gone=is_gone)

@@ -7,6 +7,7 @@ kopf does not report when it opens a watch or opens it again, but its requests c
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable
 from contextvars import Context
@@ -76,15 +77,21 @@ to take the operator out of its Service."""
 
 @dataclass(slots=True)
 class WatchReadiness:
-    """`paths`: of the collections that are to be watched."""
+    """`paths`: of the collections that are to be watched. `relisted` is set when a watch begins again from a list, as
+    it does when the API server has forgotten its version (410): no list shows what was deleted meanwhile."""
 
     paths: tuple[str, ...]
+    relisted: asyncio.Event = field(default_factory=asyncio.Event)
     _closed_since: dict[str, float | None] = field(default_factory=dict)
 
     def requested(self, path: str, now: float) -> None:
         """A list or a watch is requested, so the former watch is over."""
         if (known := self._known(path)) is not None and self._closed_since.get(known, now) is None:
             self._closed_since[known] = now
+
+    def listed(self, path: str) -> None:
+        if self._known(path) in self._closed_since:
+            self.relisted.set()
 
     def opened(self, path: str) -> None:
         if (known := self._known(path)) is not None:
@@ -125,6 +132,8 @@ def trace_config(readiness: WatchReadiness) -> aiohttp.TraceConfig:
 
     async def on_request_start(_: object, __: object, params: aiohttp.TraceRequestStartParams) -> None:
         if params.method == "GET":
+            if not _is_watch(params.url):
+                readiness.listed(params.url.path)
             readiness.requested(params.url.path, time.monotonic())
 
     async def on_request_end(_: object, __: object, params: aiohttp.TraceRequestEndParams) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from lbg_core.client.backoff import doubled_s
-from lbg_operator.kube.api import ClusterError
+from lbg_operator.kube.api import CONFLICT, ClusterError
 from lbg_operator.reconcile.object_cache import Key
 
 log = logging.getLogger("lbg.operator")
@@ -113,7 +113,8 @@ class WorkQueue:
             if wait_s is not None and wait_s <= 0:
                 outcome = "retry"
         except ClusterError as error:
-            log.warning("%s %s: %s; trying again", self._name, key, error)
+            level = logging.DEBUG if error.status == CONFLICT else logging.WARNING
+            log.log(level, "%s %s: %s; trying again", self._name, key, error)
             outcome, wait_s = "retry", 0.0
         except asyncio.CancelledError:
             task = asyncio.current_task()

@@ -201,14 +201,10 @@ def due_in_s(
 
 def patch_of(status: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
     """As a merge patch: what is gone is null."""
-    return {"status": _patch(status, former)}
-
-
-def _patch(status: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
     patch: dict[str, Any] = {**dict.fromkeys(former.keys() - status.keys()), **status}
     for name, value in status.items():
         if isinstance(value, Mapping):
-            patch[name] = _patch(value, former.get(name, {}))
+            patch[name] = patch_of(value, former.get(name, {}))
     return patch
 
 

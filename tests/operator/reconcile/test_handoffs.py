@@ -101,4 +101,4 @@ def test_anything_else_is_written_at_once(change: dict[str, Any]) -> None:
 
 
 def test_what_is_not_known_any_more_is_taken_out() -> None:
-    assert patch_of({"a": 1}, {"a": 2, "lag": 3}) == {"status": {"a": 1, "lag": None}}
+    assert patch_of({"a": 1}, {"a": 2, "lag": 3}) == {"a": 1, "lag": None}
