@@ -39,6 +39,8 @@ class ServedCluster:
         """Version that the server's watch cache begins with."""
         self.withheld: dict[str, asyncio.Event] = {}
         """By the plural of a kind: until then no watch of it begins."""
+        self.refused: dict[str, int] = {}
+        """By the plural of a kind: the status of the answer to its next watches."""
         self._told: list[tuple[Kind, int, str, Object]] = []
         self._news = asyncio.Condition()
         self._streams: set[asyncio.Task[None]] = set()
@@ -146,6 +148,8 @@ class ServedCluster:
     async def _watched(self, request: web.Request, kind: Kind, namespace: str | None) -> web.StreamResponse:
         if kind.plural in self.withheld:
             await self.withheld[kind.plural].wait()
+        if kind.plural in self.refused:
+            return _status(self.refused[kind.plural], "refused")
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         stream = asyncio.create_task(self._stream(response, request, kind, namespace))

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 
-from lbg_operator.kube.api import Cluster, Object
+from lbg_operator.kube.api import Cluster, ClusterError, Object
 from lbg_operator.kube.kinds import Kind, kind_of
 from lbg_operator.reconcile.object_cache import Key, ObjectCache, version_of
 
@@ -15,11 +15,20 @@ REPEAT_AFTER_S = 3600.0
 lists every ten minutes what they missed, so this is for annotations and for mistakes of ours."""
 
 
+DISPUTE_S = 60.0
+REPAIRS_MAX = 3
+"""Changes of somebody else, and deletions, that are reverted at once. Who makes another one within a minute after each
+of them is no person: another controller, or an operator of another version, which reverts as quickly as this one."""
+
+
 @dataclass(slots=True)
 class _Last:
+    """`repairs`: how often in a row the same was applied over somebody else's change."""
+
     digest: bytes
     version: str
     at: float
+    repairs: int = 0
 
 
 @dataclass(slots=True)
@@ -32,7 +41,7 @@ class ServerSideApply:
     _last: dict[Key, dict[tuple[Kind, str], _Last]] = field(default_factory=dict)
 
     async def apply(self, owner: Key, manifest: Object, *, now: float) -> bool:
-        """True if anything was sent. Raises ClusterError."""
+        """True if anything was sent. Raises ClusterError, also instead of one more repair in a dispute."""
         kind = kind_of(manifest["apiVersion"], manifest["kind"])
         name = manifest["metadata"]["name"]
         digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).digest()
@@ -40,8 +49,17 @@ class ServerSideApply:
         is_recent = last is not None and last.digest == digest and now < last.at + REPEAT_AFTER_S
         if is_recent and self.is_untouched(owner, kind, name):
             return False
+        repairs = 0 if last is None or last.digest != digest else last.repairs
+        if repairs >= REPAIRS_MAX and last is not None:
+            if now < last.at + DISPUTE_S:
+                why = "somebody else has changed it after each of the last repairs: one of the two must leave it alone"
+                raise ClusterError(f"apply {kind.kind} {owner.namespace}/{name}", why)
+            repairs -= 1
+        seen = self.store.get(kind, Key(owner.namespace, name))
         applied = await self.cluster.apply(manifest)
-        self._last.setdefault(owner, {})[kind, name] = _Last(digest, version_of(applied), now)
+        version = version_of(applied)
+        repairs += last is not None and (seen is None or seen["version"] != version)
+        self._last.setdefault(owner, {})[kind, name] = _Last(digest, version, now, repairs)
         self.store.put(kind, applied)
         return True
 

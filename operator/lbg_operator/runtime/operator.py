@@ -7,7 +7,7 @@ import logging
 import signal
 import tempfile
 import time
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from lbg_core.admin import ProvisioningError
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group.sizing import TOLERANCE, published
 from lbg_operator.crds import GroupManifest
-from lbg_operator.errors import ClusterSetBack, GroupNotFound, ManifestError, MetricUnknown
+from lbg_operator.errors import ClusterSetBack, GroupNotFound, ManifestError, MetricUnknown, OperatorError
 from lbg_operator.kube.api import Cluster, ClusterError, Forbidden
 from lbg_operator.kube.client import KubernetesCluster, connected
 from lbg_operator.kube.kinds import BROKER, GROUP, NAMESPACE, Kind
@@ -136,7 +136,7 @@ async def follow(
     namespaces: tuple[str, ...],
     until: Coroutine[Any, Any, None],
 ) -> None:
-    """`namespaces` empty: all. Raises what ended kopf or `until`, if a signal did not.
+    """`namespaces` empty: all. Until a signal. Raises what ended `until`, and ClusterError where a watch of kopf ended.
 
     `kopf.operator` gives every task of the process that it has not seen before 5 s to end after a signal, and an open
     connection to our own listeners is such a task. Cancelled, it ends at once.
@@ -158,14 +158,28 @@ async def follow(
         loop.add_signal_handler(number, stopped.set)
     running = asyncio.create_task(kopf.run_tasks(tasks, ignored=ours), name="kopf")
     try:
-        await asyncio.wait((running, ending, stopping), return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait((*tasks, ending, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if done & set(tasks):
+            await _end(asyncio.all_tasks() - ours)
     finally:
-        stopping.cancel()
-        were_running = (ending.cancel(), running.cancel())
-        ended = await asyncio.gather(ending, running, return_exceptions=True)
-    for was_running, error in zip(were_running, ended, strict=True):
-        if not was_running and isinstance(error, BaseException):
+        for task in (stopping, ending, running):
+            task.cancel()
+        await asyncio.gather(stopping, ending, running, return_exceptions=True)
+    for task in done - {stopping}:
+        if isinstance(error := task.exception(), OperatorError):
             raise error
+        raise ClusterError(
+            "watch the cluster", str(error.args[0] if error and error.args else error)
+        ) from error
+
+
+async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """kopf waits for its other watches when one has failed, and a watch survives a cancellation that comes together
+    with that of the task that pauses it."""
+    while tasks:
+        for task in tasks:
+            task.cancel()
+        _, tasks = await asyncio.wait(tasks, timeout=1)
 
 
 log = logging.getLogger("lbg.operator")

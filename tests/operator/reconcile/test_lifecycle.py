@@ -23,6 +23,7 @@ from lbg_operator.kube.kinds import (
 from lbg_operator.reconcile.group_deletion import FINALIZER
 from testing.operator.operated import MAIN, SETTLED_S, Place
 from testing.virtual_time import in_virtual_time
+from testing.waiting import until
 
 HALF_A_MINUTE_S = 30.0
 
@@ -257,9 +258,36 @@ async def test_a_group_that_is_deleted_and_made_again_at_once_is_a_new_one() -> 
         place.broker.bindings.clear()
         place.apply_group()
         await asyncio.sleep(5)
-        assert place.seen(GROUP)["metadata"]["uid"] != uid
+        made = place.seen(GROUP)["metadata"]
+        assert made["uid"] != uid
+        assert all(
+            one["lastTransitionTime"] >= made["creationTimestamp"] for one in place.status()["conditions"]
+        )
         assert "lbg.shop-orders.q.0" in place.broker.queues
         assert place.conditions()["Provisioned"] == ("True", "Provisioned")
+
+
+@pytest.mark.parametrize("delay_s", [0.02, 0.6, 3.0])
+@in_virtual_time
+async def test_a_group_that_is_made_again_within_a_second_of_its_end_is_a_new_one(delay_s: float) -> None:
+    """The watches report its end before, while, and long after the new one is made."""
+    async with Place(delay_s=delay_s) as place:
+        await place.ready()
+        uid = place.seen(GROUP)["metadata"]["uid"]
+        place.delete_group()
+        await until(lambda: not place.has(GROUP), what="the end of the group")
+        assert not any(queue.startswith("lbg.shop-orders") for queue in place.broker.queues)
+        await asyncio.sleep(0.5)
+        place.apply_group(replicas=3)
+        await asyncio.sleep(SETTLED_S + 10 * delay_s)
+        made = place.seen(GROUP)["metadata"]
+        assert made["uid"] != uid
+        assert place.conditions()["Ready"] == ("True", "Served")
+        assert all(
+            one["lastTransitionTime"] >= made["creationTimestamp"] for one in place.status()["conditions"]
+        )
+        assert place.seen(DEPLOYMENT)["spec"]["replicas"] == 3
+        assert "lbg.shop-orders.q.0" in place.broker.queues
 
 
 @pytest.mark.parametrize("waiting", [0, 7])

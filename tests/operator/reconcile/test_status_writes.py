@@ -64,6 +64,23 @@ async def test_no_conflict_comes_of_watches_that_tell_late() -> None:
 
 
 @in_virtual_time
+async def test_no_status_is_written_onto_an_object_that_changed_since_it_was_seen() -> None:
+    async with Place() as place:
+        await place.ready()
+        await asyncio.sleep(LONG_S)
+        place.is_mute = True
+        place.edit_group({"replicas": 5})
+        before = place.status()
+        place.pods.has_members = False
+        await asyncio.sleep(LONG_S)
+        assert place.status() == before
+        place.is_mute = False
+        place.edit_group({"replicas": 6})
+        await asyncio.sleep(LONG_S)
+        assert place.status()["observedGeneration"] == place.seen(GROUP)["metadata"]["generation"] == 3
+
+
+@in_virtual_time
 async def test_a_group_that_went_unheard_is_forgotten_when_its_status_cannot_be_written() -> None:
     async with Place() as place:
         await place.ready()

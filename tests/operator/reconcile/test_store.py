@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lbg_operator.kube.api import ClusterError
-from lbg_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT, GROUP, NETWORK_POLICY, POD, SCALED_OBJECT
-from lbg_operator.reconcile.object_cache import Key, ObjectCache, version_of
+from lbg_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT, GROUP, NETWORK_POLICY, POD, SCALED_OBJECT, Kind
+from lbg_operator.reconcile.object_cache import Key, ObjectCache, gone, version_of
 from lbg_operator.reconcile.server_side_apply import REPEAT_AFTER_S, ServerSideApply
 from lbg_operator.resources.names import GROUP_LABEL
 from testing.kubernetes.fake_cluster import FakeCluster
@@ -92,6 +92,47 @@ def test_what_is_older_than_what_is_known_is_passed_over() -> None:
     assert kept["replicas"] == 2
     store.drop(DEPLOYMENT, thing(version=11))
     assert store.get(DEPLOYMENT, ORDERS) is None
+
+
+def aged(version: int, generation: int, uid: str = "uid") -> dict[str, Any]:
+    group = thing("LoadBalancedGroup", version)
+    return {**group, "metadata": {**group["metadata"], "generation": generation, "uid": uid}}
+
+
+@pytest.mark.parametrize("kind", [GROUP, DEPLOYMENT])
+async def test_an_object_that_goes_backwards_shows_that_the_cluster_was_set_back(kind: Kind) -> None:
+    evidence: list[str] = []
+
+    def store() -> ObjectCache:
+        evidence.clear()
+        store = ObjectCache(evidence.append)
+        store.put(kind, aged(10, 2))
+        return store
+
+    store().put(kind, aged(9, 1))
+    assert evidence == [], "a watch reports later than an answer"
+    store().put(kind, aged(11, 2))
+    store().put(kind, aged(11, 1, uid="another"))
+    assert evidence == []
+    store().put(kind, aged(11, 1))
+    assert evidence == [
+        f"{kind.kind} shop/orders is at version 11, generation 1 after version 10, generation 2"
+    ]
+
+    class Listing(FakeCluster):
+        async def select(self, *_: object) -> list[dict[str, Any]]:
+            return [listed]
+
+    for listed, is_back in (
+        (aged(9, 1), True),
+        (aged(9, 2), True),
+        (aged(11, 1), True),
+        (aged(10, 2), False),
+        (aged(11, 3), False),
+        (aged(9, 1, uid="another"), False),
+    ):
+        assert await gone(Listing(), store(), kind, "", ()) == []
+        assert bool(evidence) is is_back, listed
 
 
 def test_versions_are_numbers_and_no_texts() -> None:

@@ -252,6 +252,27 @@ async def test_an_edit_of_a_broker_that_is_not_applied_is_told_and_its_groups_go
 
 
 @in_virtual_time
+async def test_a_webhook_that_denies_statuses_holds_up_nothing_else() -> None:
+    denied = Forbidden("patch it", 'admission webhook "p.example.org" denied the request: frozen', status=403)
+
+    def fail(verb: str, kind: Kind, name: str) -> None:
+        if (verb, kind) == ("merge", GROUP):
+            raise denied
+
+    async with Place() as place:
+        await place.ready()
+        place.cluster.fail = fail
+        place.edit_group({"replicas": 4})
+        await asyncio.sleep(SETTLED_S)
+        assert place.seen(DEPLOYMENT)["spec"]["replicas"] == 4
+        assert place.status()["observedGeneration"] == 1
+        place.cluster.fail = well
+        await asyncio.sleep(MENDED_S)
+        assert place.status()["observedGeneration"] == 2
+        assert place.conditions()["Ready"] == ("True", "Served")
+
+
+@in_virtual_time
 async def test_one_object_that_is_refused_holds_up_no_other() -> None:
     async with Place() as place:
         await begun(place)

@@ -13,7 +13,8 @@ import aiohttp
 import pytest
 
 from lbg_operator.errors import ClusterSetBack
-from lbg_operator.kube.kinds import GROUP, Kind
+from lbg_operator.kube.api import ClusterError
+from lbg_operator.kube.kinds import BROKER, GROUP, Kind
 from lbg_operator.settings import OperatorSettings
 from testing.kubernetes.fake_cluster import FakeCluster
 from testing.kubernetes.manifests import group_manifest
@@ -38,14 +39,14 @@ class Place:
     def __init__(self, served: ServedCluster) -> None:
         self.served = served
         self.cluster = served.cluster
-        self.ends: list[ClusterSetBack] = []
+        self.ends: list[Exception] = []
         self.port = free_port()
 
     async def run(self) -> None:
         while True:
             try:
                 await running.run(SETTINGS, host="127.0.0.1", port=self.port)
-            except ClusterSetBack as error:
+            except (ClusterError, ClusterSetBack) as error:
                 self.ends.append(error)
 
     def apply(self, name: str, broker: str) -> None:
@@ -165,3 +166,17 @@ async def test_an_api_server_that_starts_again_is_no_restored_cluster_and_what_w
         pytest.fail("the group that is gone is shown until the next regular list")
     await place.listed()
     assert place.ends == []
+
+
+async def test_an_operator_whose_watch_ends_for_good_ends_too(place: Place) -> None:
+    await place.watches()
+    place.apply("orders", "first")
+    await place.reconciled("orders", "first")
+    assert await place.shows("orders")
+    place.served.refused[BROKER.plural] = 404
+    place.served.cut_watches()
+    await until(lambda: place.ends, timeout_s=60, what="the end of the operator that is deaf")
+    assert str(place.ends[0]) == "watch the cluster: refused"
+    place.served.refused.clear()
+    place.edit("orders", "second")
+    await place.reconciled("orders", "second")

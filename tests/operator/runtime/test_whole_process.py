@@ -272,6 +272,22 @@ async def test_crds_that_are_not_served_yet_are_waited_for(place: OperatorProces
     assert len(refused) == 2
 
 
+async def test_a_restored_cluster_ends_the_operator_with_one_line(place: OperatorProcess) -> None:
+    place.apply_group("first")
+    place.start()
+    await place.watches()
+    snapshot = place.cluster.snapshot()
+    await place.until(lambda: place.condition("first", "Provisioned") == "True", "the group that was there")
+    place.served.restore(snapshot, bump=1_000_000)
+    assert await place.ended() == 1
+    last = place.log.splitlines()[-1]
+    assert last.startswith("lbg: error: the cluster was restored to an earlier state (")
+    assert "Traceback" not in place.log
+    place.start()
+    await place.until(lambda: place.condition("first", "Provisioned") == "True", "the group as it is now")
+    assert (await place.end())[0] == 0
+
+
 async def test_a_token_that_the_api_server_refuses_is_one_line(place: OperatorProcess) -> None:
     place.start(token="wrong")
     assert await place.ended() == 1
