@@ -201,7 +201,7 @@ async def test_message_groups() -> None:
         "  gaps and order are not audited in mode MessageGroups (any member may have the next message of a stream): "
         "see `lbg pipeline validate`"
     ) in lines
-    assert "1,200 message groups, 3 of them at a consumer now" in lines
+    assert "1,200 message groups, 3 at a member now" in lines
 
 
 async def test_sessions_with_the_stranded_ones_first() -> None:

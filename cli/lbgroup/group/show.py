@@ -61,7 +61,7 @@ def sharing_lines(shown: Description) -> Iterator[str]:
     if shown.has_partitions:
         yield from _partition_lines(shown)
     if isinstance(shown.native, MessageGroupsStatus):
-        yield f"{counted(shown.native.known, 'message group')}, {shown.native.busy} of them at a consumer now"
+        yield shown.native.text
     if (sessions := shown.sessions) is not None:
         state = "closed: publishers are refused" if sessions.closed else "open"
         yield f"{state}, {pool_line(sessions)}"

@@ -80,7 +80,8 @@ def _unserved(
 def _held_up(
     names: Names, queue: ObservedQueue, states: Sequence[tuple[Beat, QueueState]]
 ) -> Iterator[Problem]:
-    """Of a message that its member reports there is a problem of its own."""
+    """Of a message that its member reports there is a problem of its own, which blocks a key; where the window is full
+    of such keys, all others wait too."""
     ready = queue.count("ready")
     count = ready if isinstance(ready, int) else 0
     for member, state in states:
@@ -89,7 +90,7 @@ def _held_up(
             yield Problem(Kind.QUEUE_STALLED, about, {"count": count})
         behind = count + state.in_flight - 1
         is_named = state.poisoned or state.retried_messages or state.suspects
-        if state.progress is Progress.BLOCKED and behind > 0 and not is_named:
+        if state.progress is Progress.BLOCKED and behind > 0 and (count or not is_named):
             yield Problem(Kind.QUEUE_BLOCKED, about, {"count": behind, "number": state.queue})
 
 

@@ -54,6 +54,9 @@ from lbg_core.group.pace import HotKey, Slow, hottest, slow_members
 _STATUSES = frozenset(Status)
 _LEAST_SETTLED_FIRST = ("Rebalancing", "HoldDown", "Ready")
 
+PAUSED = "Paused"
+"""Progress of a queue whose member holds messages and starts no call, as the group is paused."""
+
 
 @dataclass(frozen=True)
 class Description:
@@ -210,9 +213,9 @@ class Description:
             return ()
         numbered = {queue.number: queue for queue in self.queues if queue.number is not None}
         numbers = set(range(0 if self.spec is None else self.spec.queue_count))
-        numbers |= {
-            number for number, one in numbered.items() if self.moving_keys is not None or one.is_in_use
-        }
+        numbers |= {number for number, one in numbered.items() if one.is_in_use}
+        if (moving := self.moving_keys) is not None:  # an empty staging queue needs no consumer
+            numbers |= {one for one in numbered if one < moving.partitions or one in self._reports}
         return tuple(self._service_row(number, numbered.get(number)) for number in sorted(numbers))
 
     @property
@@ -432,8 +435,13 @@ class Description:
                 return trouble
         # A member reports to be active from its first delivery on, and the broker at once.
         active = None if self.is_one_queue else self.active_member(number)
-        progress = next((one.progress for member, one in reports if one.active or member is active), None)
-        return Progress.IDLE if progress is Progress.STALLED else progress
+        serving = next(((member, one) for member, one in reports if one.active or member is active), None)
+        if serving is None:
+            return None
+        member, state = serving
+        if member.paused and state.in_flight:
+            return PAUSED
+        return Progress.IDLE if state.progress is Progress.STALLED else state.progress
 
     def _partition_row(self, one: PartitionStatus) -> ServiceRow:
         tag = one.consumer_tag if one.is_served else None

@@ -16,6 +16,9 @@ from lbg_core.group.load_plan import moves_from
 from lbg_core.group.member_state import Overload, QueueLoad, QueueState
 from lbg_core.group.members_protocol import Beat, Load
 
+OVERLOADED_FROM = 1.05
+"""Share of what all members can do from which what comes in is too much, if one is behind."""
+
 IDLE_BELOW = 0.7
 """Share of what they can do up to which members have time for queues of others."""
 
@@ -30,6 +33,7 @@ def load_problems(spec: GroupSpec, members: Sequence[Beat]) -> Iterator[Problem]
     if ATTRIBUTES["assignment"].counts_in(spec.mode):
         for member in members:
             yield from _of_member(spec, member, [one for one in members if one is not member])
+        yield from _of_group(spec, [one for one in members if not one.paused])
 
 
 def _of_queue(spec: GroupSpec, member: Beat, queue: QueueState, overload: Overload, percent: int) -> Problem:
@@ -61,6 +65,24 @@ def _of_member(spec: GroupSpec, member: Beat, others: Sequence[Beat]) -> Iterato
         }
         kind = Kind.QUEUES_TOO_LARGE if spec.assignment == BY_LOAD else Kind.MEMBER_OVERLOADED
         yield Problem(kind, Subject(spec.name, members=(member.name,)), figures)
+
+
+def _of_group(spec: GroupSpec, members: Sequence[Beat]) -> Iterator[Problem]:
+    """More members help. Of a queue, or a key, that is too much for one of them only what that can do counts."""
+    queues = [queue for one in members for queue in one.served]
+    needed = sum(min(one.demand, one.overload.calls) if one.overload else one.demand for one in queues)
+    possible = sum(one.concurrency for one in members)
+    behind = [one for one in members if one.behind_s]
+    if behind and needed > OVERLOADED_FROM * possible:
+        figures = {
+            "factor": _about(needed / possible),
+            "count": len(members),
+            "behind": len(behind),
+            "behind_s": _about(max(one.behind_s for one in behind), digits=1),
+            "max_clients": spec.max_clients,
+        }
+        about = Subject(spec.name, members=tuple(one.name for one in behind))
+        yield Problem(Kind.GROUP_OVERLOADED, about, figures)
 
 
 def _pays(spec: GroupSpec, member: Beat, others: Sequence[Beat]) -> bool:

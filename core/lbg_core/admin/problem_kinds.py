@@ -322,7 +322,8 @@ class Kind(Enum):
     )
     GAP_OPEN = (
         "{count:,} {count:message is|messages are} missing in {streams} {streams:stream|streams} since {since}: later "
-        "ones of the same publisher and hash were delivered, and {count:it|they} never; the first is {message}",
+        "ones of the same publisher and hash were delivered, and {count:this one was|these were} not; the first is "
+        "{message}",
         "`lbg pipeline validate …` with the journals names all",
     )
     GAP_UNROUTED = (
@@ -396,6 +397,11 @@ class Kind(Enum):
     QUEUES_TOO_LARGE = (
         _BEHIND + "; none of its queues moves, because the busier member would have about as much to do",
         "`lbg group repartition {group} --queues {queues}` (in Kubernetes `spec.queues.count`) makes smaller ones",
+    )
+    GROUP_OVERLOADED = (
+        "the group gets {factor:.1f} times what its {count} {count:member|members} can do, and {members} "
+        "{behind:is|are} about {behind_s:.0f} s behind",
+        _ADD_MEMBER + "adds one; at most {max_clients} {max_clients:works|work} at a time",
     )
     PREFETCH_DIFFERS = (
         "members have different prefetch windows: {windows:;}",
@@ -476,7 +482,8 @@ _SEVERITIES: dict[Kind, Severity] = {
             Severity.LATE,
             (
                 *(Kind.MESSAGE_SUSPECT, Kind.QUEUE_BLOCKED, Kind.HANDOFF_POSTPONED, Kind.MEMBER_OVERLOADED),
-                *(Kind.QUEUES_TOO_LARGE, Kind.QUEUE_OVERLOADED, Kind.KEY_OVERLOADED, Kind.MESSAGE_DELAYED),
+                *(Kind.QUEUES_TOO_LARGE, Kind.QUEUE_OVERLOADED, Kind.KEY_OVERLOADED, Kind.GROUP_OVERLOADED),
+                Kind.MESSAGE_DELAYED,
             ),
         ),
         (

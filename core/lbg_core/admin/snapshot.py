@@ -11,6 +11,7 @@ from lbg_core.admin.ingress_permissions import allows, closed, is_without, opene
 from lbg_core.admin.problem_kinds import Kind
 from lbg_core.admin.problems import Problem, Subject
 from lbg_core.admin.record import INGRESS, Record
+from lbg_core.counted_nouns import counted
 from lbg_core.group import (
     ONE_USER,
     Engine,
@@ -116,6 +117,10 @@ class MessageGroupsStatus:
 
     known: int
     busy: int
+
+    @property
+    def text(self) -> str:
+        return f"{counted(self.known, 'message group')}, {self.busy:,} at a member now"
 
 
 @dataclass(frozen=True, slots=True)

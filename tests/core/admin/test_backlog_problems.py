@@ -97,6 +97,17 @@ async def test_a_blocked_queue_is_one_problem_with_what_blocks_it() -> None:
     assert (await shown(admin)).problems == ()
     admin.beats = [report({**blocked, "poisoned": 1, "poisoned_ids": ["p-1"], "poisoned_keys": ["k"]})]
     assert [one.kind for one in (await shown(admin)).problems] == [Kind.MESSAGES_POISONED]
+    fill(admin, NAMES.queue(1), 7, consumers=1)
+    poisoned, stands = (await shown(admin)).problems
+    assert (poisoned.kind, stands.kind) == (Kind.MESSAGES_POISONED, Kind.QUEUE_BLOCKED), "others wait too"
+
+
+async def test_a_queue_whose_messages_a_paused_member_holds_is_not_at_work() -> None:
+    admin = await made()
+    fill(admin, NAMES.queue(1), 0, consumers=1)
+    held, none = (queue_report(number, progress="Working", in_flight=2 * number) for number in (1, 0))
+    admin.beats = [report(none, held, paused=True)]
+    assert [row.progress for row in (await shown(admin)).queue_rows] == ["Working", "Paused"]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +154,7 @@ async def test_a_change_that_a_command_goes_on_with_is_a_note_and_one_without_st
     assert [one.kind for one in described.problems if one.kind is not Kind.QUEUE_DIFFERS] == [
         Kind.QUEUES_CHANGE
     ]
-    assert [row.number for row in described.services] == list(range(move.queue_count))
+    assert [row.number for row in described.services] == [0, 1, 2, 4], "an empty staging queue needs nobody"
     admin.driven.clear()
     described = await shown(admin)
     assert [described.severity_of(number) for number in (0, 4)] == [None, Severity.STANDS]

@@ -115,10 +115,21 @@ def test_a_member_that_is_behind_is_none_where_no_move_is_possible_or_moves_come
     idle, busy = member(1, queue(2, 0.1)), member(1, queue(2, 0.9))
     assert kinds(behind, idle) == [Kind.MEMBER_OVERLOADED]
     assert kinds(behind, busy) == []
-    assert kinds(behind, member(1, paused=True)) == []
-    assert kinds(behind) == []
     assert kinds(member(0, queue(0, 1.0), behind_s=60.0), idle) == []
     assert kinds(behind, idle, spec=ORDERS.altered(assignment=BY_LOAD)) == []
+
+
+def test_members_that_get_more_than_all_can_do_are_a_problem_that_another_member_helps() -> None:
+    behind, busy = (member(one, queue(one, 1.4), queue(one + 2, 0.7), behind_s=60.0) for one in (0, 1))
+    (problem,) = problems(behind, busy, member(2, paused=True))
+    assert text_of(problem) == (
+        "the group gets 2.1 times what its 2 members can do, and m0, m1 are about 60 s behind: `lbg consume --group "
+        "orders …` (in Kubernetes `spec.replicas`) adds one; at most 8 work at a time"
+    )
+    cleared = member(0, queue(0, 0.9), behind_s=60.0)
+    assert kinds(cleared) == [], "a backlog that shrinks passes"
+    hot = queue(0, 3.0, overload=Overload("acct-7", 3.0, 1))
+    assert kinds(member(0, hot, behind_s=60.0)) == [Kind.KEY_OVERLOADED], "no member helps it"
 
 
 def test_a_member_from_which_no_move_pays_has_too_large_queues() -> None:

@@ -70,6 +70,7 @@ FIGURES: dict[str, object] = {
     "demand": 1.4,
     "factor": 1.4,
     "behind_s": 480.0,
+    "behind": 2,
     "service_ms": 40.0,
     "others_ms": 10.0,
     "are_timed": True,
