@@ -221,9 +221,7 @@ def _services(
         style = f"{'reverse ' if row.number == selected else ''}bold {severity_style(trouble)}"
         label = Text(f"{service_word(description)} {row.number}", style=style)
         table.add_row(label, *cells, _waiting(row, trouble))
-    legend = Text(
-        "━━▶ primary, active   ┅┅▶ secondary, active   ─── primary   ┄┄┄ secondary", style="dim", no_wrap=True
-    )
+    legend = Text("primary ─── active ━━▶   secondary ┄┄┄ active ┅┅▶", style="dim", no_wrap=True)
     return Group(table, Text(), Align.center(legend))
 
 
@@ -308,10 +306,7 @@ def _message_groups(description: Description, members: Sequence[MapMember]) -> R
         table.add_row(member.title, bar, f"{count:,}", f"{member.delivered:,}", rate)
     counts = Text("how many keys have messages is not known", style="dim")
     if isinstance(native := description.native, MessageGroupsStatus):
-        counts = Text(
-            f"{counted(native.known, 'key has messages or is', 'keys have messages or are')} at a member, "
-            f"{counted(native.busy, 'is', 'are')}"
-        )
+        counts = Text(native.text)
     return Group(table, Text(), counts, Text("each key is at one member at a time, in order", style="dim"))
 
 

@@ -115,7 +115,7 @@ def text_lines(seen: Observations, sort: str, chosen: str) -> Iterator[str]:
 class View:
     """Choices made by keys."""
 
-    sort: str = "lag"
+    sort: str = next(iter(SORTS))
     chosen: str = ""
     selected: int = 0
     opened: str | None = None
@@ -477,7 +477,11 @@ def keys_of(terminal: int, on_key: Callable[[str], None]) -> Iterator[None]:
     help=f"Seconds between two looks.  [default: {EVERY_S:g}; {MANY_EVERY_S:g} for more than {MANY_GROUPS} groups]",
 )
 @click.option(
-    "--sort", type=click.Choice(list(SORTS)), default="lag", show_default=True, help="Order of groups."
+    "--sort",
+    type=click.Choice(list(SORTS)),
+    default=next(iter(SORTS)),
+    show_default=True,
+    help="Order of groups; `problems`: the worst one first, then by lag.",
 )
 @click.option("--filter", "chosen", default="", metavar="TEXT", help="Only groups with TEXT in their names.")
 @click.option("--no-color", is_flag=True, help="No colours, as with NO_COLOR in the environment.")

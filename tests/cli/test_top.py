@@ -25,6 +25,7 @@ from lbg_core.admin.group_reader import GroupReader
 from lbg_core.admin.groups import create_group, delete_group, show_group
 from lbg_core.admin.member_requests import PeekResult
 from lbg_core.admin.observations import Observations
+from lbg_core.admin.problems import Problem
 from lbg_core.admin.snapshot import UNKNOWN, PartitionStatus, QueueStatus
 from lbg_core.group import GroupSpec
 from lbg_core.group.held_messages import HeldState, PeekedMessage
@@ -275,9 +276,19 @@ async def test_messages_that_leave_in_other_ways_were_published_too() -> None:
     for second in (0, 10):
         report = beat(0, active={0, 1})
         report["counts"] = dict.fromkeys(("acked", "dead_lettered", "parked", "repeats_dropped"), second)
-        seen.look([await described("orders", report)], second)
+        seen.look([replace(await described("orders", report), parked=second)], second)
     assert seen.rows[0].published_hz == 4
     assert seen.rows[0].lag_per_min == 0
+
+
+async def test_messages_that_are_released_from_parking_were_published_before() -> None:
+    seen = Observations()
+    for second in (0, 10):
+        one = await described("orders", beat(0, active={0, 1}), ready=10 * second)
+        seen.look([replace(one, parked=500 - 20 * second)], second)
+    assert (seen.rows[0].published_hz, seen.rows[0].lag_per_min) == (0, 1200)
+    seen.look([replace(one, parked=UNKNOWN)], 20)
+    assert seen.rows[0].published_hz is None
 
 
 async def test_a_member_that_comes_or_goes_is_no_message_that_was_published() -> None:
@@ -569,6 +580,22 @@ async def test_a_question_mark_shows_the_keys_until_any_key(opened: str | None) 
     assert view.has_ended
 
 
+def _of_members(one: Description) -> Iterator[Problem]:
+    """The fake broker has as many messages in each queue, among the dead letters too."""
+    return (problem for problem in one.problems if problem.subject.members)
+
+
+async def test_the_worst_problem_is_first_and_then_the_lag() -> None:
+    seen = Observations()
+    at_work = beat(0, active={0, 1})
+    poisoned = beat(0, active={0, 1})
+    poisoned["queues"][0] |= {"poisoned": 1, "poisoned_ids": ["p-1"], "poisoned_keys": ["k"]}
+    groups = {"busy": (at_work, 900), "quiet": (at_work, 1), "stuck": (poisoned, 3)}
+    described_ = [await described(name, one, ready=ready) for name, (one, ready) in groups.items()]
+    seen.look([replace(one, problems=tuple(_of_members(one))) for one in described_], 0)
+    assert [row.description.group for row in seen.ordered(View().sort, "")] == ["stuck", "busy", "quiet"]
+
+
 async def test_keys_sort_filter_open_and_end() -> None:
     seen, view = Observations(), View()
     seen.look([await described("flights", ready=2), await described("orders", ready=1)], 0)
@@ -577,7 +604,7 @@ async def test_keys_sort_filter_open_and_end() -> None:
         for key in keys:
             view.press(key, seen.ordered(view.sort, view.chosen), is_one=False)
 
-    press("s")
+    press("s", "s")
     assert view.sort == "rate"
     press("\x1b[B", "\r")
     assert view.opened == "orders"

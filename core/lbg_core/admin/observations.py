@@ -36,8 +36,8 @@ TREND_FROM_S = 5.0
 TAKEN_BY_OTHERS = 0.05
 """Part of what left by which the lag may fall in addition: reports and counts are of different moments."""
 
-LEAVES = ("acked", "dead_lettered", "parked", "repeats_dropped")
-"""Counts of messages that left the group's queues."""
+LEAVES = ("acked", "dead_lettered", "repeats_dropped")
+"""Counts of messages that left the group. Parked ones stay in it: a release publishes them to it again."""
 
 CLEARS_FROM_S = 3.0
 """Messages that are processed in so long at the present rate are no backlog."""
@@ -48,11 +48,11 @@ REPORTED_FOR_S = 8.0
 
 HOT_KEYS = 5
 SORTS: dict[str, Callable[[GroupRow], Any]] = {
+    "problems": lambda row: (row.description.severity, -row.waiting),
     "lag": lambda row: -row.waiting,
     "rate": lambda row: -row.rate,
     "oldest": lambda row: -(row.oldest_s or 0.0),
     "clears": lambda row: -(row.clears_s or 0.0),
-    "problems": lambda row: (row.description.severity, -len(row.description.faults)),
     "name": lambda row: row.description.group,
 }
 
@@ -277,7 +277,11 @@ class Observations:
             self._backlogs.pop(one.group, None)
             return ()
         samples = self._backlogs.setdefault(one.group, deque())
-        samples.append(_Backlog(now_s, lag, self._left[one.group], one.members is not UNKNOWN))
+        parked = 0 if one.parked is None else one.parked
+        is_known = one.members is not UNKNOWN and parked is not UNKNOWN
+        samples.append(
+            _Backlog(now_s, lag, self._left[one.group] + (0 if parked is UNKNOWN else parked), is_known)
+        )
         while len(samples) > 2 and samples[1].at_s <= now_s - CLEARS_OVER_S:
             samples.popleft()
         return samples
@@ -347,7 +351,7 @@ class Observations:
 
 
 class _Backlog(NamedTuple):
-    """`left`: messages that left the queues since the first look, as far as members are known."""
+    """`left`: messages that left the queues since the first look, as far as members and parked messages are known."""
 
     at_s: float
     lag: int
