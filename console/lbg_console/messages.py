@@ -35,6 +35,9 @@ from lbg_core.group.held_messages import HeldState, PeekedMessage
 from lbg_core.redaction import redacted
 
 MESSAGES_MAX = 20
+ROWS_SHOWN = 6
+"""Of the lane, without a click."""
+
 LETTERS_MAX = 50
 BODY_BYTES = 1000
 PEEKS_MAX = 8
@@ -73,22 +76,25 @@ class MessageReader:
                     admin, one.group, key, limit=MESSAGES_MAX, body_bytes=BODY_BYTES, alone=reading
                 )
             except ProvisioningError as error:
-                nothing = {"publishers": [], "header": [], "rows": [], "reach": "", "messages": []}
+                nothing: Found = {"publishers": [], "header": [], "rows": [], "reach": "", "messages": []}
+                nothing |= {"rows_before": 0, "rows_shown": ROWS_SHOWN}
                 return {**place, **nothing, "parked": None, "dead": None, "text": redacted(str(error))}
         parked, dead = fate.at(PlaceKind.PARKED), fate.at(PlaceKind.DEAD)
         publishers, rows = lane_rows(fate.lane, now_us, UTC)
+        messages = sorted(
+            (message for each in fate.places for message in each.messages),
+            key=lambda message: message.state in (HeldState.WAITING, HeldState.READY),
+        )  # those for which others wait, first
         return {
             **place,
             "text": places_text(fate),
             "publishers": publishers,
             "header": [*HEADER[:-1], "Fate"],
             "rows": rows,
+            "rows_shown": ROWS_SHOWN,
             "reach": reach_text(fate.lane, now_us, UTC),
-            "messages": [
-                _message(one.group, message, now_us, allowed)
-                for each in fate.places
-                for message in each.messages
-            ],
+            "rows_before": min(fate.lane.open_from, max(0, len(rows) - ROWS_SHOWN)),
+            "messages": [_message(one.group, message, now_us, allowed) for message in messages],
             "parked": None if parked is None else parked.count,
             "dead": None if dead is None else dead.count,
         }

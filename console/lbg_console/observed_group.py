@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lbg_console.timeline import Event, Timeline
 from lbg_core.admin.describe import Description
 from lbg_core.admin.observations import REPORTED_FOR_S, Change, GroupRow, Observations
 from lbg_core.admin.problem_kinds import Kind
-from lbg_core.admin.problems import Subject, text_of
+from lbg_core.admin.problems import Subject
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group.errors import MessageError
 from lbg_core.group.member_state import Identity
@@ -33,6 +33,9 @@ PROBED_MAX = 32
 
 FORGET_S = 60.0
 """A silent member whose mailbox could not be asked for is forgotten."""
+
+SOLVED_S = 20.0
+"""A problem is over when it was not seen for so long: one that is near its limit comes again."""
 
 SETTLED_S = 5.0
 """Members that are seen in the first seconds were there before."""
@@ -76,7 +79,8 @@ class ObservedGroup:
         self._crashed: dict[str, float] = {}
         self._moves: dict[tuple[int, int], float] = {}
         """Handoffs that were announced: queue and index of the successor."""
-        self._problems: dict[tuple[Kind, Subject], str] = {}
+        self._problems: dict[tuple[Kind, Subject], tuple[float, str]] = {}
+        """Time of the last sight of each, and its sentence."""
         self._pauses: dict[str, bool] = {}
 
     @property
@@ -248,14 +252,21 @@ class ObservedGroup:
         self.timeline.forget_queues({row.number for row in description.services})
 
     def _note_problems(self, description: Description, now_s: float) -> None:
-        """Figures change all the time: they are the same problems."""
-        problems = {(one.kind, one.subject): text_of(one) for one in description.faults}
+        """Figures change all the time, and the member that has a queue: they are the same problems."""
+        problems = {
+            (one.kind, replace(one.subject, members=()) if one.subject.queue else one.subject): one.sentence(
+                one.kind.sentence
+            )
+            for one in description.faults
+        }
         if now_s > self._since_s + SETTLED_S:
             for same in problems.keys() - self._problems.keys():
                 self._note("problem", problems[same], now_s)
-        for same in self._problems.keys() - problems.keys():
-            self._note("solved", f"no more: {self._problems[same]}", now_s)
-        self._problems = problems
+        self._problems |= {same: (now_s, text) for same, text in problems.items()}
+        for same, (seen_s, text) in list(self._problems.items()):
+            if seen_s < now_s - SOLVED_S:
+                del self._problems[same]
+                self._note("solved", f"no more: {text}", now_s)
 
     def _note_pauses(self, description: Description, now_s: float) -> None:
         states = {"": description.is_paused, "ingress_": description.is_ingress_paused}

@@ -251,6 +251,30 @@ async def test_joins_leaves_moves_pauses_and_acts_are_events() -> None:
     assert spans(played.group.timeline, played.now_s, 1)[-1] == (108, "m1", "planned")
 
 
+async def test_a_problem_near_its_limit_is_one_event_and_over_when_it_stays_away() -> None:
+    played = Played()
+
+    async def seconds(count: int, *, by: int | None = None) -> None:
+        for _ in range(count):
+            reports = [json.loads(beat(index, active={index})) for index in (0, 1)]
+            if by is not None:
+                reports[by]["queues"][1] |= {"poisoned": 1, "poisoned_ids": ["p-1"], "poisoned_keys": ["k"]}
+            await played.second(*(json.dumps(one).encode() for one in reports))
+
+    def found() -> list[tuple[str, str]]:
+        return [one for one in played.events if "poisoned" in one[1]]
+
+    text = "lbg.orders.q.1 has 1 poisoned message at m1, which blocks later messages of its key; keys: 'k'"
+    await seconds(6)
+    await seconds(2, by=1)
+    await seconds(19)
+    await seconds(2, by=1)
+    await seconds(10, by=0)  # another member has the queue
+    assert found() == [("problem", text)]
+    await seconds(25)
+    assert found() == [("problem", text), ("solved", f"no more: {text.replace('m1', 'm0')}")]
+
+
 def paced(index: int, p50_s: float, busy: float, acked: int) -> bytes:
     keys = [{"key": f"of {index}", "busy": busy, "calls": 9, "p50_s": p50_s, "p99_s": p50_s}]
     pace = {"busy": busy, "finished_hz": 1, "calls": 100, "p50_s": p50_s, "p99_s": p50_s, "keys": keys}

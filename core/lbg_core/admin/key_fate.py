@@ -188,8 +188,15 @@ def places_text(fate: KeyFate) -> str:
 
 
 def _count_text(fate: KeyFate) -> str:
-    parts = [f"{one.count:,} {_place_text(one)}" for one in fate.places if one.count]
+    parts = [_found_text(one) for one in fate.places if one.count]
     return f"{counted(fate.count, 'message')} of this key: {', '.join(parts)}"
+
+
+def _found_text(place: KeyPlace) -> str:
+    is_dead = place.kind is PlaceKind.DEAD
+    found = counted(place.count, "dead letter") if is_dead else f"{place.count:,} {_place_text(place)}"
+    shown = len(place.messages)
+    return found if shown == place.count else f"{found} (the first {shown:,} of them shown)"
 
 
 def _place_text(place: KeyPlace) -> str:

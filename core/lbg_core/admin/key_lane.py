@@ -103,11 +103,21 @@ class Lane:
     steps: tuple[Step, ...]
     memories: tuple[Memory, ...]
 
+    @property
+    def open_from(self) -> int:
+        """Place of the first message that waits or runs; the number of steps without one."""
+        open_ = (isinstance(one, Visit) and _is_open(one.word) for one in self.steps)
+        return next((place for place, is_open in enumerate(open_) if is_open), len(self.steps))
+
     def to_json(self) -> dict[str, Any]:
         return {
             "steps": [{"step": type(one).__name__.lower(), **asdict(one)} for one in self.steps],
             "remembered": [asdict(one) for one in self.memories],
         }
+
+
+def _is_open(word: Word) -> bool:
+    return isinstance(word, HeldState) and word is not HeldState.DEAD
 
 
 def lane_of(answers: Sequence[KeyAnswer], elsewhere: Iterable[PeekedMessage]) -> Lane:

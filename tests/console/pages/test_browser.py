@@ -572,7 +572,16 @@ def wide_group(document: dict[str, Any], queues: int) -> dict[str, Any]:
         for number in range(queues)
     ]
     services[1] |= {"member": None, "status": "Unassigned", "severity": "Stands", "bindings": []}
-    return {**document, "word": "partition", "members": [first, second], "services": services}
+    commands = [["lbg", "group", "skip", "orders", f"{names[0]}-{'0' * 32}-84-0"], ["lbg", "consume", "…"]]
+    problem = {
+        "kind": "MessagesPoisoned",
+        "severity": "Stands",
+        "subject": {"keys": []},
+        "text": "it is poisoned",
+    }
+    wide = {"members": [first, second], "services": services}
+    wide["problems"] = [{**problem, "remedy": {"text": "skip it", "commands": commands}}]
+    return {**document, "word": "partition", **wide}
 
 
 WRAPPED = """tiles => tiles.flatMap(tile => [...tile.querySelectorAll("span, bdi")].filter(one => {
@@ -600,6 +609,7 @@ def test_no_text_of_a_tile_wraps_or_is_cut(site: Site, tab: Tab, width: int, que
     expect(page.locator(SERVERS)).to_have_count(queues)
     assert page.locator("#map li").evaluate_all(WRAPPED) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("#problems .copy").count() == 1, "what only its user can complete is not copied"
     page.set_viewport_size(size)
     tab.expect_errors("ERR_")
 
@@ -670,6 +680,9 @@ def test_the_page_of_a_key_is_about_a_page_and_has_one_act_of_a_kind(site: Site,
     page.goto(f"{site.url}/groups/unserved/key?{urlencode({'key': HOSTILE})}")
     expect(page.locator("details[open] .body")).to_have_text(SHOWN)
     assert page.evaluate("document.documentElement.scrollHeight") <= 1.2 * 900
+    page.set_viewport_size({"width": 390, "height": 844})
+    fate = page.locator(".lane td:last-child").first
+    assert fate.evaluate("one => one.getBoundingClientRect().right") <= 390
     page.set_viewport_size(size)
 
 

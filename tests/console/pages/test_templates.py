@@ -35,12 +35,14 @@ def message(number: int) -> dict[str, Any]:
     }
 
 
-def found_key(messages: int, rows: int) -> dict[str, Any]:
+def found_key(messages: int, rows: int, *, before: int) -> dict[str, Any]:
     place = {"hash": 1, "hash_count": 8, "queue": 1, "word": "queue", "status": "Ready", "member": "m1"}
     lane = {"publishers": ["p"], "header": ["TIME", "Fate"], "rows": [["1", "done"]] * rows, "reach": "all"}
     return {
         **place,
         **lane,
+        "rows_before": before,
+        "rows_shown": 6,
         "is_shared": False,
         "text": "1 message",
         "messages": list(map(message, range(messages))),
@@ -54,7 +56,7 @@ def parked_key(reason: str | None, age_s: float | None) -> dict[str, Any]:
 PAGES_SHOWN: dict[str, dict[str, Any]] = {
     "overview.html": {"overview": {}},
     "group.html": {"group": GROUP},
-    "key.html": {"key": "a", "error": "", "found": found_key(9, 20)},
+    "key.html": {"key": "a", "error": "", "found": found_key(9, 20, before=14)},
     "parked.html": {
         "found": MessageList([parked_key("no account", 90.0), parked_key(None, None)], ["a note"])
     },
@@ -119,12 +121,14 @@ def test_one_message_is_open_and_has_the_only_acts_that_are_shown(template: str)
 def test_the_page_of_a_key_folds_what_is_beyond_a_page() -> None:
     page = rendered("key.html")
     assert "<summary>14 earlier rows</summary>" in page
+    assert "later row" not in page
     assert "<summary>5 more messages</summary>" in page
-    page = rendered("key.html", found=found_key(5, 7))
+    page = rendered("key.html", found=found_key(5, 9, before=1))
     assert "<summary>1 earlier row</summary>" in page
+    assert "<summary>2 later rows</summary>" in page
     assert "<summary>1 more message</summary>" in page
     assert "<dd>1 byte</dd>" in page
-    page = rendered("key.html", found=found_key(1, 1))
+    page = rendered("key.html", found=found_key(1, 1, before=0))
     assert "earlier row" not in page
     assert "more message" not in page
 

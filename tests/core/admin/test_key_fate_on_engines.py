@@ -121,7 +121,7 @@ async def test_a_key_is_found_in_each_of_its_places(
             assert bodies(at(fate, PlaceKind.PARKED)) == ["bad9", "behind", "drop1"]
             assert bodies(at(fate, PlaceKind.DEAD)) == ["drop0"]
             assert at(fate, PlaceKind.MEMBER).count == 0
-            assert places_text(fate) == "4 messages of this key: 3 parked, 1 dead letters"
+            assert places_text(fate) == "4 messages of this key: 3 parked, 1 dead letter"
             held = at(await scene.fate(other), PlaceKind.MEMBER)
             assert (held.name, held.count, bodies(held)) == ("m", 2, ["held0", "held1"])
             assert [(one.state, one.key) for one in held.messages] == [("running", other), ("waiting", other)]
@@ -181,7 +181,7 @@ async def test_what_could_not_be_read_is_named_with_the_cause(
             (PlaceKind.MEMBER, "m", Unread.SILENT)
         ]
         assert places_text(fate).startswith(
-            "1 message of this key: 1 dead letters, perhaps more, because at member m:"
+            "1 message of this key: 1 dead letter, perhaps more, because at member m:"
         )
 
         own = ConnectionSettings.parse(scene.url)
@@ -263,7 +263,7 @@ async def test_the_lane_of_a_key_has_all_that_became_of_it(
     assert [one.member for one in fate.lane.memories] == ["m1", "m2"]
     assert sum(one.kept for one in fate.lane.memories) >= 13
     assert all(0 < one.since_us < plain.published_at_us or one.member == "m2" for one in fate.lane.memories)
-    assert places_text(fate) == "2 messages of this key: 1 parked, 1 dead letters"
+    assert places_text(fate) == "2 messages of this key: 1 parked, 1 dead letter"
 
 
 @pytest.mark.long

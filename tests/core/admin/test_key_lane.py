@@ -66,6 +66,14 @@ def test_visits_are_in_time_order_whichever_member_had_them() -> None:
     assert [one for one in lane.steps if isinstance(one, Moved)] == [Moved(START_US + 3 * S, 1, "a", "b")]
 
 
+def test_the_lane_is_open_from_the_first_message_that_waits_or_runs() -> None:
+    held = tuple(message(seq, seq, HeldState.WAITING, received=True) for seq in (3, 4))
+    dead = message(1, 1, HeldState.DEAD, received=False)
+    poisoned = message(2, 2, HeldState.POISONED, received=True)
+    assert lane_of([answer("a", handled(0, 0), held=(poisoned, *held))], [dead]).open_from == 2
+    assert lane_of([answer("a", handled(0, 0))], [dead]).open_from == 2, "none is"
+
+
 def test_a_dead_letter_that_a_member_remembers_is_one_visit() -> None:
     dead = message(0, 1, HeldState.DEAD, received=False)
     assert words(lane_of([answer("a", handled(0, 1, Ending.DEAD))], [dead])) == [(0, Ending.DEAD, "a")]

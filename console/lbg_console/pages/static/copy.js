@@ -7,8 +7,9 @@ export function commandLine(words) {
   return words.map((word) => (/^[\w@%+=:,./…-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`)).join(" ");
 }
 
-/** A command and the button that copies it. */
+/** A command and the button that copies it; one with words that only its user knows is no command to paste. */
 export function command(text) {
+  if (text.includes("…")) return element("div", "command", element("code", "", text));
   const button = element("button", "copy", "Copy");
   button.type = "button";
   button.dataset.copy = text;

@@ -139,7 +139,8 @@ const serviceRows = new Rows(byId("services").tBodies[0], (one) => {
       setText(full, service.full_percent === null ? "-" : `${service.full_percent} %`);
       const worst = ["Stalled", "Blocked", "Working", "Idle"].find((word) => service.bindings.some((binding) => binding.progress === word));
       // What had messages in the last seconds is not idle, though none is there at this moment.
-      setText(progress, (worst === "Idle" && service.rate > 0 ? "Working" : worst) ?? "-");
+      const isHeld = group.paused && service.unacked > 0 && worst !== "Stalled";
+      setText(progress, isHeld ? "Paused" : (worst === "Idle" && service.rate > 0 ? "Working" : worst) ?? "-");
       setClass(progress, worst === "Stalled" || worst === "Blocked" ? severityClass(service.severity) : "");
     },
   };
@@ -306,7 +307,7 @@ function showStates() {
   const about = [group.mode ? `mode ${group.mode}` : "no readable record"];
   const { hash_count: hashes, queue_count: queues } = group.attributes ?? {};
   if (queues) about.push(plural(queues, group.word), plural(hashes, "hash", "hashes"));
-  if (group.owner) about.push(`owner ${visible(group.owner)}`);
+  if (group.is_of_kubernetes) about.push(`owner ${visible(group.owner)}`);
   setText(byId("about"), about.join(", "));
 }
 
@@ -316,7 +317,7 @@ function showShared() {
   const { message_groups: keys, sessions } = group;
   setHidden(parent, !keys && !sessions);
   if (keys) {
-    const text = `${plural(keys.known, "key has messages or is", "keys have messages or are")} at a member, ${plural(keys.busy, "is", "are")}`;
+    const text = `${plural(keys.known, "message group")}, ${countText(keys.busy)} at a member now`;
     if (!parent.firstElementChild) parent.append(element("p", "note"));
     setText(parent.firstElementChild, text);
   }
@@ -407,6 +408,7 @@ function draw() {
   nameMembers();
   const { word } = group;
   timeline.word = word;
+  setHidden(byId("timeline"), group.is_shared);
   setText(byId("timeline-title"), group.is_shared ? "Over time" : `Who served each ${word}`);
   showFacts();
   showStates();
