@@ -26,7 +26,7 @@ from lbg_core.admin.dead_letters import (
 )
 from lbg_core.admin.describe import Description
 from lbg_core.admin.key_fate import PlaceKind, find_key, places_text
-from lbg_core.admin.key_lane import HEADER, lane_rows, reach_text
+from lbg_core.admin.key_lane import HEADER, WAITS, lane_rows, reach_text
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.client import AccessRefused, BodyExcerpt, BrokerAddress, ClientError
 from lbg_core.counted_nouns import counted
@@ -83,7 +83,7 @@ class MessageReader:
         publishers, rows = lane_rows(fate.lane, now_us, UTC)
         messages = sorted(
             (message for each in fate.places for message in each.messages),
-            key=lambda message: message.state in (HeldState.WAITING, HeldState.READY),
+            key=lambda message: message.state in WAITS,
         )  # those for which others wait, first
         return {
             **place,

@@ -88,7 +88,8 @@ def _held_up(
         about = Subject(names.group, queue.name, members=(member.name,))
         if state.progress is Progress.STALLED and count:
             yield Problem(Kind.QUEUE_STALLED, about, {"count": count})
-        behind = count + state.in_flight - 1
+        # What waits in a queue that all members consume may go to another one.
+        behind = (0 if queue.number is None else count) + state.in_flight - 1
         is_named = state.poisoned or state.retried_messages or state.suspects
         if state.progress is Progress.BLOCKED and behind > 0 and (count or not is_named):
             yield Problem(Kind.QUEUE_BLOCKED, about, {"count": behind, "number": state.queue})

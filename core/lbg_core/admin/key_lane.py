@@ -1,4 +1,5 @@
-"""The lane of a key: its messages in time order, from what members remember and from where they are now. Pure."""
+"""The lane of a key: its messages in time order, those that wait in its queue last, from what members remember and from
+where they are now. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +17,9 @@ from lbg_core.peers import printable
 
 Word = Ending | HeldState
 """State of a message at the end of a visit to a member: what became of it there, or what it is now."""
+
+WAITS = (HeldState.WAITING, HeldState.READY)
+"""States of a message that others of its key may be the reason of."""
 
 _TEXTS: dict[Word, str] = {
     Ending.FINISHED: "finished",
@@ -105,19 +109,21 @@ class Lane:
 
     @property
     def open_from(self) -> int:
-        """Place of the first message that waits or runs; the number of steps without one."""
-        open_ = (isinstance(one, Visit) and _is_open(one.word) for one in self.steps)
-        return next((place for place, is_open in enumerate(open_) if is_open), len(self.steps))
+        """Place of the first message that the others wait for, or else of the first that waits; the number of steps
+        without one."""
+        words = [one.word if isinstance(one, Visit) else None for one in self.steps]
+        open_ = [
+            place
+            for place, word in enumerate(words)
+            if isinstance(word, HeldState) and word is not HeldState.DEAD
+        ]
+        return next((place for place in open_ if words[place] not in WAITS), next(iter(open_), len(words)))
 
     def to_json(self) -> dict[str, Any]:
         return {
             "steps": [{"step": type(one).__name__.lower(), **asdict(one)} for one in self.steps],
             "remembered": [asdict(one) for one in self.memories],
         }
-
-
-def _is_open(word: Word) -> bool:
-    return isinstance(word, HeldState) and word is not HeldState.DEAD
 
 
 def lane_of(answers: Sequence[KeyAnswer], elsewhere: Iterable[PeekedMessage]) -> Lane:
@@ -131,7 +137,7 @@ def lane_of(answers: Sequence[KeyAnswer], elsewhere: Iterable[PeekedMessage]) ->
             visits.append(visit)
         else:  # a member remembers how it came there, and the message why
             visits[place] = replace(visits[place], reason=visit.reason)
-    visits.sort(key=lambda one: (one.at_us, one.seq or 0))
+    visits.sort(key=lambda one: (one.word is HeldState.READY, one.at_us, one.seq or 0))
     memories = (
         Memory(one.sender.name, one.kept, one.since_us, one.left) for one in sorted(answers, key=_name_of)
     )

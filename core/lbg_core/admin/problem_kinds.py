@@ -481,8 +481,8 @@ _SEVERITIES: dict[Kind, Severity] = {
         (
             Severity.LATE,
             (
-                *(Kind.MESSAGE_SUSPECT, Kind.QUEUE_BLOCKED, Kind.HANDOFF_POSTPONED, Kind.MEMBER_OVERLOADED),
-                *(Kind.QUEUES_TOO_LARGE, Kind.QUEUE_OVERLOADED, Kind.KEY_OVERLOADED, Kind.GROUP_OVERLOADED),
+                *(Kind.MESSAGE_SUSPECT, Kind.QUEUE_BLOCKED, Kind.HANDOFF_POSTPONED, Kind.GROUP_OVERLOADED),
+                *(Kind.MEMBER_OVERLOADED, Kind.QUEUES_TOO_LARGE, Kind.QUEUE_OVERLOADED, Kind.KEY_OVERLOADED),
                 Kind.MESSAGE_DELAYED,
             ),
         ),

@@ -102,6 +102,15 @@ async def test_a_blocked_queue_is_one_problem_with_what_blocks_it() -> None:
     assert (poisoned.kind, stands.kind) == (Kind.MESSAGES_POISONED, Kind.QUEUE_BLOCKED), "others wait too"
 
 
+async def test_what_waits_for_any_member_does_not_wait_for_the_one_that_is_blocked() -> None:
+    admin = await made(GroupSpec("orders", mode="Sessions"))
+    fill(admin, NAMES.parent, 900, consumers=1)
+    blocked = queue_report(0, progress="Blocked", in_flight=4, poisoned=1, poisoned_ids=["p-1"])
+    admin.beats = [report(blocked)]
+    (stands,) = (one for one in (await shown(admin)).problems if one.kind is Kind.QUEUE_BLOCKED)
+    assert stands.figures["count"] == 3
+
+
 async def test_a_queue_whose_messages_a_paused_member_holds_is_not_at_work() -> None:
     admin = await made()
     fill(admin, NAMES.queue(1), 0, consumers=1)

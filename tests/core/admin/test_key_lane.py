@@ -50,7 +50,7 @@ def answer(name: str, *records: Handled, held: tuple[PeekedMessage, ...] = (), u
     return KeyAnswer(me, len(held), held, records, 0, 10_000, START_US, (("p", 7, ((0, upto),)),))
 
 
-def words(lane: Lane) -> list[object]:
+def words(lane: Lane) -> list[tuple[object, ...]]:
     return [(one.seq, one.word, one.member) for one in lane.steps if isinstance(one, Visit)]
 
 
@@ -66,11 +66,17 @@ def test_visits_are_in_time_order_whichever_member_had_them() -> None:
     assert [one for one in lane.steps if isinstance(one, Moved)] == [Moved(START_US + 3 * S, 1, "a", "b")]
 
 
-def test_the_lane_is_open_from_the_first_message_that_waits_or_runs() -> None:
-    held = tuple(message(seq, seq, HeldState.WAITING, received=True) for seq in (3, 4))
-    dead = message(1, 1, HeldState.DEAD, received=False)
-    poisoned = message(2, 2, HeldState.POISONED, received=True)
-    assert lane_of([answer("a", handled(0, 0), held=(poisoned, *held))], [dead]).open_from == 2
+def test_the_lane_is_open_from_the_message_that_the_others_wait_for() -> None:
+    held = tuple(message(seq, 50 + seq, HeldState.WAITING, received=True) for seq in (3, 4))
+    dead, queued = (
+        message(1, 1, HeldState.DEAD, received=False),
+        message(5, 5, HeldState.READY, received=False),
+    )
+    poisoned = message(2, 60, HeldState.POISONED, received=True)  # it was delivered again
+    lane = lane_of([answer("a", handled(0, 0), held=(*held, poisoned))], [dead, queued])
+    assert [seq for seq, *_ in words(lane)] == [0, 1, 3, 4, 2, 5], "what waits in the queue is last"
+    assert lane.open_from == 4
+    assert lane_of([answer("a", handled(0, 0), held=held)], [dead]).open_from == 2
     assert lane_of([answer("a", handled(0, 0))], [dead]).open_from == 2, "none is"
 
 

@@ -126,6 +126,9 @@ def test_members_that_get_more_than_all_can_do_are_a_problem_that_another_member
         "the group gets 2.1 times what its 2 members can do, and m0, m1 are about 60 s behind: `lbg consume --group "
         "orders …` (in Kubernetes `spec.replicas`) adds one; at most 8 work at a time"
     )
+    hot = queue(0, 1.9, overload=Overload(None, 1.9, 1))
+    found = kinds(member(0, hot, queue(2, 0.7), behind_s=60.0), busy)
+    assert sorted(found, key=lambda kind: kind.rank)[0] is Kind.GROUP_OVERLOADED, "a member helps first"
     cleared = member(0, queue(0, 0.9), behind_s=60.0)
     assert kinds(cleared) == [], "a backlog that shrinks passes"
     hot = queue(0, 3.0, overload=Overload("acct-7", 3.0, 1))
