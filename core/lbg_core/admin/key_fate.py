@@ -21,7 +21,7 @@ from lbg_core.admin.actions import ADMINISTRATOR
 from lbg_core.admin.dead_letters import DeadLetter, DeadLetterError, Selection, open_dead_queue
 from lbg_core.admin.dead_letters.queue import Copy, DeadQueue
 from lbg_core.admin.errors import ProvisioningError, plain_reason
-from lbg_core.admin.key_lane import Lane, lane_of
+from lbg_core.admin.key_lane import Lane, Visit, Word, lane_of
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.member_requests import (
     BODY_BYTES,
@@ -42,7 +42,7 @@ from lbg_core.client import AccessRefused, BodyExcerpt, ClientError, ConnectionS
 from lbg_core.counted_nouns import counted
 from lbg_core.group import IDENTITY_BYTES, UNCOUNTED_MODES, GroupSpec, Names, hash_of, queue_of
 from lbg_core.group.errors import EntryError
-from lbg_core.group.held_messages import HeldState, PeekedMessage
+from lbg_core.group.held_messages import Ending, HeldState, PeekedMessage
 from lbg_core.group.members_protocol import Beat, KeyAnswer, KeyRequest
 from lbg_core.group.sequences import MessageIdentity
 from lbg_core.redaction import redacted
@@ -153,11 +153,11 @@ def unread_text(place: KeyPlace) -> str:
         case None:
             return ""
         case Unread.NOT_SHOWN:
-            return f"RabbitMQ does not show {left} of any key in it"
+            return f"it has {left} of this or other keys, and RabbitMQ shows none of a queue"
         case Unread.LIMITED:
-            return f"the broker does not show the last {left} of any key in it"
+            return f"it has {left} of this or other keys behind those that the broker shows"
         case Unread.DENIED:
-            return f"it has {left} of any key, and only an administrator may read them" + (
+            return f"it has {left} of this or other keys, and only an administrator may read them" + (
                 f": {place.reason}" if place.reason else ""
             )
         case Unread.DOWN:
@@ -188,15 +188,25 @@ def places_text(fate: KeyFate) -> str:
 
 
 def _count_text(fate: KeyFate) -> str:
-    parts = [_found_text(one) for one in fate.places if one.count]
+    parts = [_found_text(one, fate.lane) for one in fate.places if one.count]
     return f"{counted(fate.count, 'message')} of this key: {', '.join(parts)}"
 
 
-def _found_text(place: KeyPlace) -> str:
+_WORDS: dict[PlaceKind, Container[Word]] = {
+    PlaceKind.PARKED: (Ending.PARKED, HeldState.PARKED),
+    PlaceKind.DEAD: (Ending.DEAD, HeldState.DEAD),
+}
+"""Of a place whose messages are in the lane as members remember them, too."""
+
+
+def _found_text(place: KeyPlace, lane: Lane) -> str:
     is_dead = place.kind is PlaceKind.DEAD
     found = counted(place.count, "dead letter") if is_dead else f"{place.count:,} {_place_text(place)}"
-    shown = len(place.messages)
-    return found if shown == place.count else f"{found} (the first {shown:,} of them shown)"
+    remembered = [
+        one for one in lane.steps if isinstance(one, Visit) and one.word in _WORDS.get(place.kind, ())
+    ]
+    shown = max(len(place.messages), len(remembered))
+    return found if shown >= place.count else f"{found} (the first {shown:,} of them shown)"
 
 
 def _place_text(place: KeyPlace) -> str:

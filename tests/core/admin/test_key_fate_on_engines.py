@@ -125,6 +125,10 @@ async def test_a_key_is_found_in_each_of_its_places(
             held = at(await scene.fate(other), PlaceKind.MEMBER)
             assert (held.name, held.count, bodies(held)) == ("m", 2, ["held0", "held1"])
             assert [(one.state, one.key) for one in held.messages] == [("running", other), ("waiting", other)]
+            few = await find_key(admin, "orders", other, limit=1)
+            assert places_text(few) == "2 messages of this key: 2 at member m (the first 1 of them shown)"
+            parked = await find_key(admin, "orders", "a", limit=1)
+            assert places_text(parked) == places_text(fate), "the member remembers the others"
             app.goes.set()
             await until(lambda: member.state()["counts"]["acked"] == 2)
             assert places_text(await scene.fate(other)) == "no message of this key waits"
@@ -136,8 +140,8 @@ async def test_a_key_is_found_in_each_of_its_places(
         if fate.unknown:
             assert (queue.unread, queue.left, queue.count) == (Unread.NOT_SHOWN, 2, 0)
             assert places_text(fate) == (
-                f"unknown whether messages of this key wait, because in {queue.name}: RabbitMQ does not show 2 "
-                "messages of any key in it"
+                f"unknown whether messages of this key wait, because in {queue.name}: it has 2 messages of "
+                "this or other keys, and RabbitMQ shows none of a queue"
             )
         else:
             assert bodies(queue) == ["waits0", "waits1"]
