@@ -283,6 +283,8 @@ def new_file(path: Path | None) -> Iterator[IO[str] | None]:
 
 
 def letter_line(letter: DeadLetter, now_us: int) -> str:
+    from lbg_core.admin.observations import age_text
+
     age_s = letter.age_s(now_us)
     reason = " ".join(letter.reason.split())
     fields = {
@@ -290,7 +292,7 @@ def letter_line(letter: DeadLetter, now_us: int) -> str:
         "attempts": letter.attempts,
         "queue": letter.queue,
         "member": letter.member_name or letter.member,
-        "age": None if age_s is None else f"{age_s:,.0f}s",
+        "age": None if age_s is None else age_text(age_s),
     }
     columns = "  ".join(f"{name} {'-' if value is None else value}" for name, value in fields.items())
     return f"{letter.id or '-'}  {columns}  {reason[:REASON_MAX_CHARS]}"

@@ -68,13 +68,15 @@ def peek(
 
 
 def _message_line(message: PeekedMessage, now_us: int) -> str:
+    from lbg_core.admin.observations import age_text
+
     age_s = message.age_s(now_us)
     fields = {
         "key": message.key,
         "queue": message.queue,
         "member": message.member,
         "attempts": message.attempts,
-        "age": None if age_s is None else f"{age_s:,.0f}s",
+        "age": None if age_s is None else age_text(age_s),
     }
     columns = "  ".join(f"{name} {'-' if value is None else value}" for name, value in fields.items())
     redelivered = "  redelivered" if message.redelivered else ""

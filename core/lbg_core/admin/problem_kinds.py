@@ -17,9 +17,9 @@ _CHANGE_LEFT = (
 
 
 _HASHES_MOVE = (
-    "{hashes} {hashes:hash moves when its|hashes move when their} earlier messages are processed, {messages_held} "
-    "newer {messages_held:message waits|messages wait} for that, {messages_surplus} "
-    "{messages_surplus:message is|messages are} in "
+    "{hashes} {hashes:hash moves when its|hashes move when their} earlier messages are processed"
+    "{messages_held:?, {messages_held:,} newer {messages_held:message waits|messages wait} for that}"
+    "{messages_surplus:?, {messages_surplus:,} {messages_surplus:message is|messages are} in %s that go}"
 )
 
 
@@ -89,8 +89,9 @@ class Kind(Enum):
     """Kind of a problem: its sentence, and the remedy with its commands.
 
     Fields are those of the subject and the figures. `{count:one|many}` is a word by number, `{holds:words}` is there if
-    it holds, with fields of their own, `{names:2}` has so many names, `{lines:;}` all, and `{causes}` a line for each
-    cause. Between backticks is a command; its word … stands for arguments that only its user knows.
+    it holds, with fields of their own, and `{count:?words}` unless it is 0. `{names:2}` has so many names, `{lines:;}`
+    all, and `{causes}` a line for each cause. Between backticks is a command; its word … stands for arguments that only
+    its user knows.
     """
 
     def __init__(self, sentence: str, remedy: str = "") -> None:
@@ -149,10 +150,11 @@ class Kind(Enum):
         "group {group!r} was not drained within {within_s:g} s, nothing is changed and publishers go on: {causes}",
         "see what its members wait for (`lbg group show {group}`), or give it more --timeout",
     )
-    PARTITIONS_CHANGE = _HASHES_MOVE + "partitions that go"
+    PARTITIONS_CHANGE = _HASHES_MOVE % "partitions"
     QUEUES_CHANGE = (
         _HASHES_MOVE
-        + "queues that go; {phase}, {hashes_moved} of {hashes_all} {hashes_all:hash leads|hashes lead} to the new "
+        % "queues"
+        + "; {phase}, {hashes_moved} of {hashes_all} {hashes_all:hash leads|hashes lead} to the new "
         "queue and {hashes_staged} to staging queues, {queues_moved} of {queues} "
         "{queues:queue has|queues have} passed all on"
     )
@@ -172,8 +174,7 @@ class Kind(Enum):
     STEP_DUE = "its next step is due"
     CHANGE_STANDS = (
         "a change to {partitions} {partitions:queue|queues} stands, because no command goes on with it: "
-        + _HASHES_MOVE
-        + "queues that go",
+        + _HASHES_MOVE % "queues",
         "`lbg group repartition {group} --queues {partitions}` goes on with it",
     )
     CHANGE_LEFT = _CHANGE_LEFT, "`lbg group repartition {group} --queues {queues}` removes them"

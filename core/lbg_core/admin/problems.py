@@ -178,6 +178,8 @@ class _Sentence(Formatter):
             return listed(value, int(format_spec or NAMED_MAX))
         if isinstance(value, Mapping):
             return ", ".join(f"{name} {one}" for name, one in value.items())
+        if format_spec.startswith("?"):
+            return format_spec[1:] if value else ""
         if "|" in format_spec:
             return format_spec.split("|")[value != 1]
         return format(value, format_spec)

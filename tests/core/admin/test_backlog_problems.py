@@ -10,6 +10,7 @@ import pytest
 from lbg_core.admin.describe import Description
 from lbg_core.admin.groups import create_group, show_group
 from lbg_core.admin.problem_kinds import Kind, Severity
+from lbg_core.admin.problems import text_of
 from lbg_core.admin.snapshot import QueueStatus, SessionsStatus, SessionStatus
 from lbg_core.group import GroupSpec, Names
 from lbg_core.group.key_moves import KeyMove
@@ -169,6 +170,7 @@ async def test_a_change_that_a_command_goes_on_with_is_a_note_and_one_without_st
     assert [described.severity_of(number) for number in (0, 4)] == [None, Severity.STANDS]
     stands = described.problems[0]
     assert (stands.kind, stands.figures["messages_held"]) == (Kind.CHANGE_STANDS, 68_000)
+    assert "are processed, 68,000 newer messages wait for that; `lbg group" in text_of(stands), "and no zero"
     assert stands.remedy is not None
     assert stands.remedy.commands == (("lbg", "group", "repartition", "orders", "--queues", "3"),)
 
