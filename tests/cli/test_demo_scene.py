@@ -327,7 +327,7 @@ def test_partitions_are_where_the_broker_says_and_not_where_members_do() -> None
 
 def test_keys_and_members_are_shown_where_a_key_is_at_one_member() -> None:
     made = shared_scene("MessageGroups", MessageGroupsStatus(12, 5))
-    assert "12 keys have messages or are at a member, 5 are" in drawn(made)
+    assert "12 message groups, 5 at a member now" in drawn(made)
     assert "5 of 12 keys at a member" in status_line(made)
 
 

@@ -106,7 +106,7 @@ def test_message_groups_are_made_and_shown(lbg: Lbg, broker: Where, group: str) 
     shown = lbg("group", "show", group, *broker.options)
 
     assert created.out.startswith(f"group {group} created: mode MessageGroups, 100 hashes, prefix ")
-    assert "0 message groups, 0 of them at a consumer now" in shown.out
+    assert "0 message groups, 0 at a member now" in shown.out
 
 
 def test_a_group_without_sessions_is_not_closed(lbg: Lbg, broker: Where, group: str) -> None:
