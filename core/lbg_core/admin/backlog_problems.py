@@ -37,7 +37,7 @@ def backlog_problems(
         waiting
         and members is not UNKNOWN
         and not reports
-        and all(one.count("consumers") == 0 for one, _ in waiting)
+        and all(one.count("consumers") in (0, None) for one in queues)
     ):
         figures = {"count": sum(count for _, count in waiting), "queues": len(waiting)}
         yield Problem(Kind.NO_MEMBERS, Subject(names.group), figures)

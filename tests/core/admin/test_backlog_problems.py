@@ -168,6 +168,10 @@ async def test_a_change_that_a_command_goes_on_with_is_a_note_and_one_without_st
     admin.driven.clear()
     described = await shown(admin)
     assert [described.severity_of(number) for number in (0, 4)] == [None, Severity.STANDS]
+    admin.beats = []
+    assert Kind.NO_MEMBERS not in [one.kind for one in (await shown(admin)).problems], (
+        "one consumes another queue"
+    )
     stands = described.problems[0]
     assert (stands.kind, stands.figures["messages_held"]) == (Kind.CHANGE_STANDS, 68_000)
     assert "are processed, 68,000 newer messages wait for that; `lbg group" in text_of(stands), "and no zero"
