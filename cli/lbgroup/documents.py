@@ -332,6 +332,7 @@ class Verdicts(TypedDict):
     ok: bool
     verdicts: Rows
     broken_lines: int
+    copies: Annotated[list[dict[str, Any]], "records that are in two files: group, kind, file, other, count"]
     first_offences: Rows
     first_lost: Rows
     first_broken_lines: Rows

@@ -220,8 +220,37 @@ def ranked(column: Any) -> Ints:
     return np.asarray(rank[encoded.indices.to_numpy(zero_copy_only=False)])
 
 
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+def digests(texts: Any) -> npt.NDArray[np.uint64]:
+    """64 bits of each text of an Arrow array: equal for equal texts; 0 for a null."""
+    _, offsets, text = texts.buffers()
+    ends = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
+    begins, sizes = ends[:-1], np.diff(ends)
+    padded = np.zeros(int(ends[-1]) + 8, np.uint8)
+    if ends[-1]:
+        padded[:-8] = np.frombuffer(text, np.uint8)[: ends[-1]]
+    words = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
+    mixed = (sizes.astype(np.uint64) + np.uint64(1)) * _ODD
+    for at in range(0, int(sizes.max(initial=0)), 8):
+        rows: Any = slice(None) if (sizes > at).all() else np.flatnonzero(sizes > at)
+        unused = (8 * np.maximum(8 + at - sizes[rows], 0)).astype(np.uint64)
+        mixed[rows] = (mixed[rows] ^ (words[begins[rows] + at] << unused)) * _ODD
+        mixed[rows] ^= mixed[rows] >> np.uint64(32)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * _ODD
+    if texts.null_count:
+        mixed[texts.is_null().to_numpy(zero_copy_only=False)] = 0
+    return mixed
+
+
 def chunks(column: Any) -> list[Any]:
     return list(column.chunks) if isinstance(column, pa.ChunkedArray) else [column]
+
+
+def chunked(*columns: Any) -> Any:
+    """One column of all their items."""
+    return pa.chunked_array([chunk for column in columns for chunk in chunks(column)], columns[0].type)
 
 
 def to_bytes(rows: pa.Table | pa.RecordBatch, *, compression: str | None = None) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 from pyspark.sql.types import (
+    BinaryType,
     BooleanType,
     DataType,
     IntegerType,
@@ -59,16 +60,19 @@ DELIVERED = _table(
 
 BROKEN = _table(
     StructField("file", _TEXT, nullable=False),
+    StructField("line", _LONG),
     StructField("text", _TEXT, nullable=False),
     StructField("reason", _TEXT, nullable=False),
 )
-"""A row for each line that is no record: its place, the line, and the error of `lbg_core.group.decode`."""
+"""A row for each line that is no record: its file, its number there from 1 (null in the middle of a file that Spark
+splits), its text, and the error of `lbg_core.group.decode`. A file in UTF-16 has one row."""
 
 _ARROW: dict[DataType, pa.DataType] = {
     _TEXT: pa.string(),
     _LONG: pa.int64(),
     _INT: pa.int32(),
     _FLAG: pa.bool_(),
+    BinaryType(): pa.binary(),
 }
 
 

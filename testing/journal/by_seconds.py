@@ -24,7 +24,7 @@ def records_by_file(seconds: int) -> dict[str, list[Record]]:
         files.setdefault(f"published-{second:02}", []).append(published(seq, key=key, at_us=at_us))
         if seq == 2 * EACH_SECOND + 1:
             continue
-        late_us = 1_000_000 if seq == 3 * EACH_SECOND + 2 else 0
+        late_us = 1_010_000 if seq == 3 * EACH_SECOND + 2 else 0
         one = delivered(seq, key=key, member=member, at_us=at_us + 2000 + late_us)
         files.setdefault(f"member-{member}-{second + late_us // 1_000_000:02}", []).append(one)
         if seq == EACH_SECOND + 3:

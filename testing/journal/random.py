@@ -15,11 +15,15 @@ from lbg_core.group import (
     incarnation_of_epoch,
 )
 from lbg_core.group.journal_record import VERDICTS
-from testing.journal.rows import delivered, published
+from testing.journal.rows import START_US, delivered, published
 
 HASH_OF_KEY = {"k0": 0, "k1": 1, "k2": 0, None: 2}
 RUNS = ((0, "i0"), (1, "i1"), (0, "i2"))
 """Members, one of which is started a second time."""
+
+ODDITIES = (REHASHED, SKIPPED, REKEYED, RESIZED, REROUTED, COPIED) = range(1, 7)
+"""A key on a second hash; numbers that no journal has; another key, body size or queue than the publisher recorded; a
+record that is there twice."""
 
 FIRST_EPOCH = "p-0a1b2c3d" + 24 * "7"
 EPOCHS = (
@@ -54,13 +58,16 @@ def journals(
     groups: int = 2,
     messages: int = 8,
     deliveries: int = 12,
+    odd: tuple[int, ...] = (),
 ) -> list[PublishedRecord | DeliveredRecord]:
-    """Records of up to `groups` groups, in no order. Within an incarnation times never go back, as deliveries count."""
+    """Records of up to `groups` groups, in no order. Within an incarnation times never go back, as deliveries count.
+    `odd`: of ODDITIES, what may happen to a message or to a delivery."""
     records: list[PublishedRecord | DeliveredRecord] = []
     one = st.tuples(st.sampled_from(publishers), st.sampled_from(keys), st.integers(0, 2))
     # The last: how often it is in the journal of its publisher.
     for number, mode in enumerate(draw(st.lists(st.sampled_from(modes), min_size=1, max_size=groups))):
-        sent = _numbered(draw(st.lists(one, min_size=1, max_size=messages)))
+        oddity = st.sampled_from((*odd, *[0] * 12))
+        sent = _numbered(draw(st.lists(st.tuples(one, oddity), min_size=1, max_size=messages)))
         came = draw(st.lists(_DELIVERY, max_size=deliveries))
         group = f"g{number}"
         records += [
@@ -68,19 +75,35 @@ def journals(
             for at, (message, times) in enumerate(sent)
             for _ in range(times)
         ]
-        records += _deliveries(group, mode, [message for message, _ in sent], came)
+        delivered_ones = _deliveries(group, mode, [message for message, _ in sent], came)
+        for each in delivered_ones:
+            _alter(each, draw(oddity))
+        records += delivered_ones
+        if COPIED in odd and delivered_ones:
+            records += draw(st.lists(st.sampled_from(delivered_ones), max_size=3))
     return draw(st.permutations(records))
 
 
-def _numbered(messages: list[tuple[str, str | None, int]]) -> list[tuple[dict[str, Any], int]]:
-    """With `seq`, per publisher and hash."""
+def _numbered(messages: list[tuple[tuple[str, str | None, int], int]]) -> list[tuple[dict[str, Any], int]]:
+    """With `seq`, per publisher and hash. Two messages in a row are published at the same time."""
     counted: dict[tuple[str, int], int] = {}
     numbered = []
-    for publisher, key, times in messages:
-        hash_ = HASH_OF_KEY[key]
-        seq = counted[publisher, hash_] = counted.get((publisher, hash_), -1) + 1
-        numbered.append(({"publisher": publisher, "key": key, "hash_": hash_, "seq": seq}, times))
+    for at, ((publisher, key, times), odd) in enumerate(messages):
+        hash_ = 3 if odd == REHASHED else HASH_OF_KEY[key]
+        seq = counted.get((publisher, hash_), -1) + (3 if odd == SKIPPED else 1)
+        counted[publisher, hash_] = seq
+        message = {"publisher": publisher, "key": key, "hash_": hash_, "seq": seq}
+        numbered.append(({**message, "published_at_us": START_US + at // 2}, times))
     return numbered
+
+
+def _alter(one: DeliveredRecord, odd: int) -> None:
+    if odd == REKEYED:
+        one.key = "k9" if one.key is None else None
+    elif odd == RESIZED:
+        one.body_bytes += 1
+    elif odd == REROUTED:
+        one.queue += 1
 
 
 def _deliveries(

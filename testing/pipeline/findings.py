@@ -23,8 +23,11 @@ class Offence:
     delivery: int
     at_us: int | None
     uncertain: bool = False
+    finished_at_us: int | None = None
     other_member: int | None = None
     other_incarnation: str | None = None
+    other_started_at_us: int | None = None
+    other_finished_at_us: int | None = None
     session: str | None = None
     sequence: int | None = None
 
@@ -61,6 +64,8 @@ class Completeness:
     lost: int = 0
     pending: int = 0
     unpublished: int = 0
+    unrecorded: int = 0
+    early: int = 0
 
 
 @dataclass(slots=True)

@@ -37,26 +37,64 @@ def mode_of(one: DeliveredRecord) -> str:
 
 def out_of_order(ordered: Sequence[DeliveredRecord], view: str, skew_us: int) -> Iterator[Offence]:
     at_name = "delivered_at_us" if view == DELIVERED_VIEW else "settled_at_us"
-    lines: dict[tuple[Any, ...], dict[tuple[int, int], list[DeliveredRecord]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    split = {one.key for one in rehashed(ordered)}
+    lines: dict[tuple[Any, ...], list[tuple[tuple[int, int], DeliveredRecord]]] = defaultdict(list)
+    published: dict[tuple[Any, ...], list[tuple[tuple[int, int], DeliveredRecord]]] = defaultdict(list)
     for one in ordered:
         if (placed := _line_and_number(one)) is None:
             continue
         line, number = placed
         before = lines[line]
         at_us = getattr(one, at_name)
-        highest = max(before, default=(-1, -1))
-        if number in before:
+        highest = max((other for other, _ in before), default=(-1, -1))
+        higher = [each for other, each in before if other > number]
+        is_of_split = one.key in split and mode_of(one) != SESSIONS
+        time = number[0], one.published_at_us
+        across = published[line[0], line[-1]] if is_of_split else []
+        later = [each for other, each in across if other > time]
+        if any(other == number for other, _ in before):
             yield _offence(one, "rewound", view, at_us, expected=highest[1] + 1)
-        elif number < highest:
-            higher = [each for other, records in before.items() if other > number for each in records]
+        elif higher or later:
             certain = any(
                 each.incarnation == one.incarnation or at_us - getattr(each, at_name) > skew_us
-                for each in higher
+                for each in (*higher, *later)
             )
-            yield _offence(one, "inverted", view, at_us, expected=highest[1] + 1, uncertain=not certain)
-        before[number].append(one)
+            expected = highest[1] + 1 if higher else None
+            yield _offence(one, "inverted", view, at_us, expected=expected, uncertain=not certain)
+        before.append((number, one))
+        across.append((time, one))
+
+
+def rehashed(delivered: Sequence[DeliveredRecord]) -> Iterator[Offence]:
+    """The first delivery of each further hash of a key."""
+    hashes: dict[str, list[int]] = defaultdict(list)
+    for one in delivered:
+        if one.key is None or mode_of(one) == SESSIONS or one.hash_ in hashes[one.key]:
+            continue
+        if hashes[one.key]:
+            yield _offence(one, "rehashed", None, one.delivered_at_us)
+        hashes[one.key].append(one.hash_)
+
+
+def different(
+    published: Sequence[PublishedRecord], delivered: Sequence[DeliveredRecord]
+) -> Iterator[Offence]:
+    """Of both sides' records of a message. A hash to two queues of which messages were published is of a group whose
+    number of queues changed."""
+    records = {message_of(one): one for one in published}
+    queues: dict[int, set[int]] = defaultdict(set)
+    for one in published:
+        queues[one.hash_].add(one.queue)
+    for each in delivered:
+        record = records.get(message_of(each))
+        if record is None:
+            continue
+        if record.key != each.key:
+            yield _offence(each, "rekeyed", None, each.delivered_at_us)
+        if record.body_bytes != each.body_bytes:
+            yield _offence(each, "resized", None, each.delivered_at_us)
+        if record.queue != each.queue and len(queues[each.hash_]) == 1:
+            yield _offence(each, "rerouted", None, each.delivered_at_us)
 
 
 def repeated(acknowledged: Sequence[DeliveredRecord]) -> Iterator[Offence]:
@@ -67,7 +105,8 @@ def repeated(acknowledged: Sequence[DeliveredRecord]) -> Iterator[Offence]:
         key=lambda one: (one.settled_at_us is None, one.settled_at_us or 0, one.incarnation, one.delivery),
     ):
         if message_of(one) in seen:
-            yield _offence(one, "repeated", None, one.settled_at_us)
+            at_us = one.delivered_at_us if one.settled_at_us is None else one.settled_at_us
+            yield _offence(one, "repeated", None, at_us)
         seen.add(message_of(one))
 
 
@@ -147,8 +186,11 @@ def _offence(
         delivery=one.delivery,
         at_us=at_us,
         uncertain=uncertain,
+        finished_at_us=one.finished_at_us,
         other_member=None if other is None else other.member,
         other_incarnation=None if other is None else other.incarnation,
+        other_started_at_us=None if other is None else other.started_at_us,
+        other_finished_at_us=None if other is None else other.finished_at_us,
         session=one.session,
         sequence=one.sequence,
     )

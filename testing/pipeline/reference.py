@@ -3,9 +3,10 @@
 One message is (group, publisher, hash, seq). A delivery is *final* when its verdict is ack, dead or repeat, and an
 *acknowledgement* when it is ack or dead. Where docs/journal.md leaves room:
 
-* Order is judged within (group, publisher's history, hash, key), by epoch and then by number: the numbers of two
-  hashes have nothing to do with each other,
-  and a key has two where its group's number of hashes has changed.
+* Order is judged within (group, publisher's history, hash, key), by epoch and then by number. A key with two hashes is
+  told for each hash after the first, and its order is also that of publishing, by time within (group, history, key).
+* A delivery with the same message, member, incarnation and number as another one is the same one, in another file.
+* A number that no journal has is early if no lower one is published, or delivered where none is published.
 * An inversion is certain if a higher number came before it on the same incarnation, or more than the clocks' skew
   earlier on another. Two incarnations at the same microsecond are therefore uncertain with no skew at all.
 * An overlap is told of the record that started later, once, naming who finished last of those that it ran into. It is
@@ -29,11 +30,13 @@ from testing.pipeline.offences import (
     ACKNOWLEDGED_VIEW,
     DELIVERED_VIEW,
     Message,
+    different,
     message_of,
     misplaced,
     mode_of,
     out_of_order,
     overlaps,
+    rehashed,
     repeated,
     when,
 )
@@ -41,7 +44,7 @@ from testing.pipeline.offences import (
 Record = PublishedRecord | DeliveredRecord
 FINAL = frozenset({"ack", "dead", "repeat"})
 ACKNOWLEDGED = frozenset({"ack", "dead"})
-BREAKING = frozenset({"inverted", "overlap", "misplaced"})
+BREAKING = frozenset({"inverted", "overlap", "misplaced", "rehashed", "rekeyed", "resized"})
 
 
 def judge(
@@ -80,7 +83,8 @@ def _times(record: Record) -> Iterator[int]:
 def _judged(
     published: list[PublishedRecord], delivered: list[DeliveredRecord], settled_us: int, skew_us: int
 ) -> GroupJudgement:
-    delivered = sorted(delivered, key=when("delivered_at_us"))
+    once = {(*message_of(one), one.incarnation, one.member, one.delivery): one for one in delivered}
+    delivered = sorted(once.values(), key=when("delivered_at_us"))
     acknowledged = [one for one in delivered if one.verdict in ACKNOWLEDGED]
     settled = [one for one in acknowledged if one.settled_at_us is not None]
     settled.sort(key=when("settled_at_us"))
@@ -100,6 +104,8 @@ def _judged(
         *repeated(acknowledged),
         *misplaced(delivered),
         *overlaps(delivered, skew_us),
+        *rehashed(delivered),
+        *different(published, delivered),
     ]
     judged.moves = list(_moves(delivered))
     return judged
@@ -118,6 +124,17 @@ def _lost(
             one.confirmed_at_us, confirmed.get(message_of(one), one.confirmed_at_us)
         )
     arrived = {message_of(one) for one in delivered}
+    for publisher, hash_ in {message[:2] for message in confirmed.keys() | arrived}:
+        of_stream = [
+            {seq for *stream, seq in messages if stream == [publisher, hash_]}
+            for messages in (confirmed, arrived)
+        ]
+        known = of_stream[0] | of_stream[1]
+        begin = min(of_stream[0] or known)
+        absent = set(range(max(known))) - known
+        completeness[publisher, hash_] = Completeness(
+            unrecorded=sum(seq > begin for seq in absent), early=sum(seq < begin for seq in absent)
+        )
     final = {message_of(one) for one in delivered if one.verdict in FINAL}
     lost: list[Message] = []
     for message in sorted(confirmed.keys() | arrived):

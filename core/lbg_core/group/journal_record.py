@@ -1,6 +1,6 @@
 """Journal records: one line of JSON for each message published and each message delivered.
 
-docs/journal.md describes every field. All times are integer microseconds since the epoch.
+docs/journal.md describes every field. All times are integer microseconds since the epoch; no number is below 0.
 """
 
 from __future__ import annotations
@@ -184,5 +184,7 @@ def _values(fields: dict[str, Any], expected: tuple[tuple[str, tuple[type, ...]]
             raise JournalError(
                 f"{name} of a journal line {problem}, not {' or '.join(_JSON_NAMES[type_] for type_ in types)}"
             )
+        if type(value) is int and value < 0:
+            raise JournalError(f"{name} of a journal line is {value}, below 0")
         values.append(value)
     return values

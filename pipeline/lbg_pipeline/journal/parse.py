@@ -274,11 +274,13 @@ _VERDICTS = pa.array(VERDICTS)
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The rows of a block: batches with the schemas PUBLISHED, DELIVERED and BROKEN."""
+    """The rows of a block: batches with the schemas PUBLISHED, DELIVERED and BROKEN. `source`: where the block is, as
+    `lbg_pipeline.journal.scan.Part.source` states it."""
 
     published: list[pa.RecordBatch]
     delivered: list[pa.RecordBatch]
     broken: list[pa.RecordBatch]
+    source: str = ""
 
     def __iadd__(self, other: Parsed) -> Parsed:
         self.published.extend(other.published)
@@ -288,13 +290,15 @@ class Parsed:
 
 
 def parse(block: bytes, *, file_of: Callable[[int], str]) -> Parsed:
-    """The lines of `block`. `file_of` gives the file of a line by its number in the block. Raises NewerSchema."""
+    """The lines of `block`. `file_of` gives the file of a line by its number in the block, from 0; in BROKEN `line`
+    counts those of the block from 1. Raises NewerSchema."""
     if not block.endswith(b"\n"):
         block += b"\n"
-    return _parsed(block, file_of)
+    return _parsed(block, file_of, 0)
 
 
-def _parsed(block: bytes, file_of: Callable[[int], str]) -> Parsed:
+def _parsed(block: bytes, file_of: Callable[[int], str], before: int) -> Parsed:
+    """`before`: number of lines before those of `block`."""
     kind = "delivered" if b'"delivered"' in block[: block.index(b"\n")] else "published"
     batch = _together(block, kind)
     if batch is not None:
@@ -302,13 +306,12 @@ def _parsed(block: bytes, file_of: Callable[[int], str]) -> Parsed:
         return Parsed([full], [], []) if kind == "published" else Parsed([], [full], [])
     line_count = block.count(b"\n")
     if line_count <= DECODED_ONE_BY_ONE:
-        return _one_by_one(block.split(b"\n")[:-1], file_of)
+        return _one_by_one(block.split(b"\n")[:-1], file_of, before)
     middle = block.index(b"\n", len(block) // 2) + 1
     if middle == len(block):
         middle = block.rindex(b"\n", 0, middle - 1) + 1
-    before = block.count(b"\n", 0, middle)
-    parsed = _parsed(block[:middle], file_of)
-    parsed += _parsed(block[middle:], lambda line: file_of(before + line))
+    parsed = _parsed(block[:middle], file_of, before)
+    parsed += _parsed(block[middle:], file_of, before + block.count(b"\n", 0, middle))
     return parsed
 
 
@@ -321,17 +324,18 @@ def _full(kind: str, batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
 
 
-def _one_by_one(lines: list[bytes], file_of: Callable[[int], str]) -> Parsed:
+def _one_by_one(lines: list[bytes], file_of: Callable[[int], str], before: int) -> Parsed:
     parsed = Parsed([], [], [])
     broken = []
-    for number, line in enumerate(lines):
+    for number, line in enumerate(lines, before):
         try:
             record = decode(line)
             is_published = isinstance(record, PublishedRecord)
             batch = _row("published" if is_published else "delivered", record)
         except JournalError as error:
             _refuse_newer(line, file_of(number))
-            broken.append((file_of(number), line.decode("utf-8", "backslashreplace"), str(error)))
+            text = line.decode("utf-8", "backslashreplace")
+            broken.append((file_of(number), number + 1, text, str(error)))
         else:
             (parsed.published if is_published else parsed.delivered).append(batch)
     if broken:
@@ -341,7 +345,7 @@ def _one_by_one(lines: list[bytes], file_of: Callable[[int], str]) -> Parsed:
 
 def _row(kind: str, record: Any) -> pa.RecordBatch:
     schema = _SCHEMAS[kind]
-    if abs(record.seq) >= SEQ_END:
+    if record.seq >= SEQ_END:
         raise JournalError(f"a journal line has a value that no column holds: seq {record.seq}")
     nulls = [field.with_nullable(True) for field in schema]
     values = [getattr(record, "hash_" if name == "hash" else name) for name in schema.names]
@@ -389,6 +393,9 @@ def _by_arrow(block: bytes, kind: str) -> pa.RecordBatch | None:
     if batch is None or batch.num_rows != block.count(b"\n") or not _is_whole(batch, kind):
         return None
     names = batch.schema.names
+    integers = [column for column in batch.columns if pa.types.is_integer(column.type)]
+    if any((pc.min(column).as_py() or 0) < 0 for column in integers):
+        return None
     return batch if all(_has_no_missing(name, batch, block) for name in _NULLABLE if name in names) else None
 
 
@@ -415,7 +422,7 @@ def _is_whole(batch: pa.RecordBatch, kind: str) -> bool:
     if versions.null_count or bounds["min"] < 1 or bounds["max"] > VERSION:
         return False
     seqs = pc.min_max(batch.column("seq")).as_py()
-    if seqs["min"] is None or seqs["min"] <= -SEQ_END or seqs["max"] >= SEQ_END:
+    if seqs["max"] is None or seqs["max"] >= SEQ_END:
         return False
     kinds = batch.column("kind")
     if kinds.null_count or not pc.all(pc.equal(kinds, kind)).as_py():

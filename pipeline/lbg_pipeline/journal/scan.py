@@ -6,13 +6,16 @@ so never pass through the JVM. Object stores and compressed files are read by Sp
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
@@ -21,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from lbg_pipeline.errors import JournalNotFound
 from lbg_pipeline.journal.parse import Parsed, parse
-from lbg_pipeline.schemas import BROKEN, DELIVERED, PUBLISHED
+from lbg_pipeline.schemas import BROKEN, DELIVERED, PUBLISHED, arrow_schema
 
 BLOCK_BYTES = 4 << 20
 """Parsed at once: large enough that the cost of a call does not show, small enough to stay in a core's cache."""
@@ -35,10 +38,22 @@ class Part:
     start: int
     end: int
 
+    @property
+    def source(self) -> str:
+        return f"{self.start}-{self.end} {self.path}"
 
-def blocks_of(part: Part) -> Iterator[bytes]:
-    """Blocks that end with a whole line; the last line of a file may lack its newline."""
+    @classmethod
+    def of(cls, source: str) -> Part:
+        place, _, path = source.partition(" ")
+        start, _, end = place.partition("-")
+        return cls(path, int(start), int(end))
+
+
+def blocks_of(part: Part) -> Iterator[tuple[Part, bytes]]:
+    """Blocks that end with a whole line; the last line of a file may lack its newline. None of a file in UTF-16."""
     with open(part.path, "rb") as file:
+        if is_utf16(file.read(4)):
+            return
         at = _first_line_start(file, part.start)
         while at < part.end:
             file.seek(at)
@@ -47,8 +62,8 @@ def blocks_of(part: Part) -> Iterator[bytes]:
                 return
             if not block.endswith(b"\n"):
                 block += file.readline()
+            yield Part(part.path, at, at + len(block)), block
             at += len(block)
-            yield block
 
 
 def _first_line_start(file: BinaryIO, start: int) -> int:
@@ -152,40 +167,66 @@ def scan_journals(
             remote.append(url)
         else:
             local.append(path)
+    cores = spark.sparkContext.defaultParallelism
     tables = []
     if local:
-        tables.append(_scanned_locally(spark, sorted(local), step, schema))
+        tables.append(_scanned_locally(spark, splits_of(sorted(local), cores=cores), step, schema))
     if remote:
-        lines = spark.read.text(remote).select("value", "_metadata.file_path")
-        tables.append(scan_lines(lines, step, schema))
+        tables.append(_scanned_by_spark(spark, remote, step, schema))
     return tables[0] if len(tables) == 1 else tables[0].unionAll(tables[1])
 
 
-def scan_lines(lines: DataFrame, step: Step, schema: StructType) -> DataFrame:
-    """The same for lines that Spark has read: `lines` has the columns line and file, in this order."""
+def scan_sources(spark: SparkSession, sources: Iterable[str], step: Step, schema: StructType) -> DataFrame:
+    """The same for blocks that were read before: `Parsed.source` of each, at least one."""
+    parts = [Part.of(source) for source in sorted(sources)]
+    local = [[part] for part in parts if local_path(part.path) is not None]
+    remote = [part.path for part in parts if local_path(part.path) is None]
+    tables = [_scanned_locally(spark, local, step, schema)] if local else []
+    tables += [_scanned_by_spark(spark, remote, step, schema)] if remote else []
+    return tables[0] if len(tables) == 1 else tables[0].unionAll(tables[1])
 
+
+def _scanned_by_spark(spark: SparkSession, urls: Sequence[str], step: Step, schema: StructType) -> DataFrame:
     def scan(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reading: _FileLines | None = None
         for batch in batches:
-            if batch.num_rows:
-                yield from step(_parsed(batch))
+            texts, files, starts = batch.columns
+            is_new = pc.not_equal(files.slice(1), files.slice(0, max(0, len(files) - 1)))
+            begins = [0, *(np.flatnonzero(is_new) + 1).tolist(), len(files)]
+            for begin, end in pairwise(begins if len(files) else []):
+                if reading is None or reading.path != files[begin].as_py():
+                    reading = _FileLines(files[begin].as_py(), 1 if starts[begin].as_py() == 0 else None)
+                if (parsed := reading.parsed(texts.slice(begin, end - begin))) is not None:
+                    yield from step(parsed)
 
+    lines = spark.read.text(list(urls)).select("value", "_metadata.file_path", "_metadata.file_block_start")
     return lines.mapInArrow(scan, schema)
 
 
-def _parsed(lines: pa.RecordBatch) -> Parsed:
-    texts, files = lines.columns
-    together = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts.cast(pa.binary()))
-    [block] = pc.binary_join(together, b"\n").to_pylist()
+@dataclass(slots=True)
+class _FileLines:
+    """Progress of a file that Spark reads. `line`: the number of the next one, None if Spark began within the file."""
 
-    def file_of(number: int) -> str:
-        return str(files[number])
+    path: str
+    line: int | None
+    is_utf16: bool = False
 
-    return parse(block + b"\n", file_of=file_of)
+    def parsed(self, texts: pa.Array) -> Parsed | None:
+        together = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts.cast(pa.binary()))
+        [block] = pc.binary_join(together, b"\n").to_pylist()
+        line = self.line
+        self.line = None if line is None else line + len(texts)
+        if line == 1 and is_utf16(block):
+            self.is_utf16 = True
+            return _utf16(self.path)
+        if self.is_utf16:
+            return None
+        return _parsed(Part(self.path, 0, 0), block + b"\n", lambda: line)
 
 
-def _scanned_locally(spark: SparkSession, paths: Sequence[str], step: Step, schema: StructType) -> DataFrame:
-    splits = splits_of(paths, cores=spark.sparkContext.defaultParallelism)
-
+def _scanned_locally(
+    spark: SparkSession, splits: Sequence[Sequence[Part]], step: Step, schema: StructType
+) -> DataFrame:
     def scan(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
@@ -196,13 +237,51 @@ def _scanned_locally(spark: SparkSession, paths: Sequence[str], step: Step, sche
 
 def _scanned(parts: Sequence[Part], step: Step) -> Iterator[pa.RecordBatch]:
     for part in parts:
-        file_of = partial(_always, part.path)
-        for block in blocks_of(part):
-            yield from step(parse(block, file_of=file_of))
+        if part.start == 0 and is_utf16(_head(part.path)):
+            yield from step(_utf16(part.path))
+        for block, lines in blocks_of(part):
+            yield from step(_parsed(block, lines, partial(_line_at, block)))
 
 
-def _always(path: str, _: int) -> str:
-    return path
+def _parsed(part: Part, block: bytes, line_at: Callable[[], int | None]) -> Parsed:
+    """`line_at`: number in the file of the first line of the block, None if it is unknown."""
+    parsed = replace(parse(block, file_of=lambda _: part.path), source=part.source)
+    if not parsed.broken:
+        return parsed
+    line = line_at()
+    before = pa.scalar(None if line is None else line - 1, pa.int64())
+    at = BROKEN.names.index("line")
+    broken = [
+        batch.set_column(at, batch.schema.field(at), pc.add(batch.column(at), before))
+        for batch in parsed.broken
+    ]
+    return replace(parsed, broken=broken)
+
+
+def _line_at(block: Part) -> int:
+    """Reads all of the file before the block, as only a broken line is worth."""
+    with open(block.path, "rb") as file:
+        left, lines = block.start, 1
+        while left and (text := file.read(min(left, BLOCK_BYTES))):
+            left -= len(text)
+            lines += text.count(b"\n")
+    return lines
+
+
+def _head(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(4)
+
+
+def is_utf16(head: bytes) -> bool:
+    """True for the first bytes of a file in UTF-16, with or without a mark of its order of bytes."""
+    return head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in head[:2]
+
+
+def _utf16(path: str) -> Parsed:
+    reason = "this file is UTF-16: convert it to UTF-8"
+    row = {"file": path, "line": 1, "text": "", "reason": reason}
+    return Parsed([], [], [pa.RecordBatch.from_pylist([row], schema=arrow_schema(BROKEN))])
 
 
 def _files(spark: SparkSession, paths: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from types import TracebackType
 from typing import Any
 
@@ -20,7 +21,9 @@ class Stored:
         context = spark.sparkContext
         self._hadoop: Any = context._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]  # not over Spark Connect
         path = self._hadoop.Path(self.url)
-        self._files = path.getFileSystem(context._jsc.hadoopConfiguration())
+        self._jvm: Any = context._jvm
+        self._configuration = context._jsc.hadoopConfiguration()
+        self._files = path.getFileSystem(self._configuration)
 
     def path(self, *names: str) -> str:
         return "/".join((self.url.rstrip("/"), *names)) or "/"
@@ -52,6 +55,21 @@ class Stored:
     def rename(self, name: str, other: str) -> bool:
         """True if the file system has done it."""
         return bool(self._files.rename(self._path(name), self._path(other)))
+
+    def first_line(self, url: str) -> str:
+        """Digest of the first line of a file anywhere, after decompression; empty if there is none."""
+        path = self._hadoop.Path(url)
+        stream = path.getFileSystem(self._configuration).open(path)
+        codec = self._jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(self._configuration).getCodec(
+            path
+        )
+        bytes_of = stream if codec is None else codec.createInputStream(stream)
+        reader = self._jvm.java.io.BufferedReader(self._jvm.java.io.InputStreamReader(bytes_of, "ISO-8859-1"))
+        try:
+            line = reader.readLine()
+        finally:
+            reader.close()
+        return hashlib.sha256(line.encode()).hexdigest() if line else ""
 
     def write(self, name: str, data: bytes) -> None:
         """Writes a file, in place of any former one."""

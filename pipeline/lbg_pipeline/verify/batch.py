@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,18 +11,19 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from lbg_pipeline.journal import scan_journals
 from lbg_pipeline.schemas import arrow_schema
 from lbg_pipeline.spark.jobs import Progress, run_concurrently
 from lbg_pipeline.spark.output import Output
-from lbg_pipeline.verify.batch_findings import LaneChecker
+from lbg_pipeline.verify.batch_findings import KEY_BUCKETS, LaneChecker, groups_of_rehashed
+from lbg_pipeline.verify.publishers import lost_messages, published_copies
 from lbg_pipeline.verify.report import SHOWN, Report
 from lbg_pipeline.verify.settings import ValidationSettings
-from lbg_pipeline.verify.shuffle import PIECES, PackingStep, RecordStep, unpacked
-from lbg_pipeline.verify.tables import COUNTS, FINDINGS, KINDS, VERDICTS
+from lbg_pipeline.verify.shuffle import PIECES, KeyStep, PackingStep, RecordStep, unpacked
+from lbg_pipeline.verify.tables import BREAKING, COPIES, COUNTS, FINDINGS, KINDS, STREAM_COUNTS, VERDICTS
 
 _STREAM = ("group", "publisher", "hash")
 
@@ -33,15 +35,19 @@ class CheckResult:
     verdicts: DataFrame
     offences: DataFrame
     lost: DataFrame
+    gaps: DataFrame
     moves: DataFrame
     completeness: DataFrame
     broken: DataFrame
 
 
-def check_records(pieces: DataFrame, settings: ValidationSettings, *, tasks: int) -> DataFrame:
-    """FINDINGS of PIECES: one shuffle brings all records of a hash to one worker, which runs all checks."""
+def check_records(
+    pieces: DataFrame, settings: ValidationSettings, *, tasks: int, by_key: bool = False
+) -> DataFrame:
+    """FINDINGS of PIECES: one shuffle brings all records of a hash to one worker, which runs all checks. `by_key`: the
+    pieces are of `KeyStep`, all records of a key come to one worker, which checks overlap and order."""
     assert pieces.schema.names == PIECES.names
-    checker = LaneChecker(settings)
+    checker = LaneChecker(settings, by_key=by_key)
 
     def findings(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from checker(unpacked(batches))
@@ -56,6 +62,7 @@ def check_result(findings: DataFrame, settings: ValidationSettings) -> CheckResu
         verdicts=_verdicts(_distinct(settled), settings),
         offences=_table(_distinct(findings), "offence"),
         lost=_ranges(settled, settings),
+        gaps=_table(findings, "gap"),
         moves=_table(findings, "move"),
         completeness=_completeness(settled),
         broken=_table(findings, "broken"),
@@ -112,7 +119,7 @@ def _of_streams() -> list[Column]:
         _sum(F.col("stream.distinct")).alias("distinct"),
         _missing(is_pending=False).alias("lost"),
         _missing(is_pending=True).alias("pending"),
-        _sum(F.col("stream.unpublished")).alias("unpublished"),
+        *(_sum(F.col(f"stream.{name}")).alias(name) for name in STREAM_COUNTS[2:]),
     ]
 
 
@@ -124,9 +131,7 @@ def _completeness(findings: DataFrame) -> DataFrame:
 
 def _verdicts(findings: DataFrame, settings: ValidationSettings) -> DataFrame:
     group = F.coalesce(*(f"{column}.group" for column in ("offence", "missing", "move", "stream", "tally")))
-    breaking = ["lost", "inverted_delivered", "inverted_acknowledged", "overlaps", "misplaced"]
-    breaking += ["repeated"] if settings.exactly_once else []
-    is_broken = F.greatest(*breaking) > 0
+    is_broken = F.greatest(*BREAKING, *(["repeated"] if settings.exactly_once else [])) > 0
     return (
         findings.groupBy(group.alias("group"))
         .agg(
@@ -152,8 +157,11 @@ def _is(column: str) -> Column:
 BUCKETS = 64
 """Tasks that check: each holds its share of all deliveries, and costs some 30 ms however little that is."""
 
-TABLES = ("offences", "lost", "moves", "completeness", "broken")
-_WORST_FIRST = ("inverted", "overlap", "misplaced", "repeated", "rewound")
+TABLES = ("offences", "lost", "gaps", "moves", "completeness", "broken")
+_WORST_FIRST = (
+    *("inverted", "overlap", "misplaced", "rehashed", "rekeyed", "resized"),
+    *("repeated", "rerouted", "rewound"),
+)
 
 
 def validate_journals(
@@ -172,20 +180,58 @@ def validate_journals(
     findings = check_records(pieces, settings, tasks=BUCKETS)
     findings.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        findings.count()
+        groups = sorted({row["group"] for row in _groups_of_rehashed(findings).collect()})
         # Findings are few where journals are sound, and lie in as many pieces as there were tasks.
         gathered = findings.coalesce(2 * spark.sparkContext.defaultParallelism)
+        if groups:
+            progress.begin("checking keys that have two hashes")
+            gathered = (
+                _without_order(gathered, groups)
+                .unionAll(_checked_by_key(spark, paths, groups, settings))
+                .persist()
+            )
         progress.begin("writing")
-        return _written(spark, output, check_result(gathered, settings))
+        return _written(spark, output, gathered, settings)
     finally:
         findings.unpersist()
 
 
-def _written(spark: SparkSession, output: Output, result: CheckResult) -> Report:
-    jobs: list[Callable[[], Any]] = [result.verdicts.collect, result.broken.count]
+def _groups_of_rehashed(findings: DataFrame) -> DataFrame:
+    keys = _table(findings, "keys").repartition(KEY_BUCKETS, "bucket")
+    return keys.mapInArrow(groups_of_rehashed, "group string")
+
+
+def _without_order(findings: DataFrame, groups: Sequence[str]) -> DataFrame:
+    """Without what `_checked_by_key` finds anew."""
+    is_of_key = (
+        F.col("offence.kind").isin("inverted", "rewound", "overlap") & F.col("offence.session").isNull()
+    )
+    return findings.where(~F.coalesce(is_of_key & F.col("offence.group").isin(*groups), F.lit(False)))
+
+
+def _checked_by_key(
+    spark: SparkSession, paths: Sequence[str], groups: Sequence[str], settings: ValidationSettings
+) -> DataFrame:
+    pieces = scan_journals(spark, paths, PackingStep(KeyStep(groups), BUCKETS), PIECES)
+    return check_records(pieces, settings, tasks=BUCKETS, by_key=True)
+
+
+def _written(
+    spark: SparkSession, output: Output, findings: DataFrame, settings: ValidationSettings
+) -> Report:
+    result = check_result(findings, settings)
+    jobs: list[Callable[[], Any]] = [
+        result.verdicts.collect,
+        result.broken.count,
+        findings.where("copy is not null or published_in is not null").select("copy", "published_in").collect,
+    ]
     jobs += [partial(output.table, name, getattr(result, name)) for name in TABLES]
-    verdict_rows, broken_lines, *_ = run_concurrently(jobs)
+    verdict_rows, broken_lines, in_two_files, *_ = run_concurrently(jobs)
     verdicts = sorted((row.asDict() for row in verdict_rows), key=lambda row: row["group"])
+    copies = _copies(spark, in_two_files, settings)
+    for row in verdicts:
+        of_group = (one for one in copies if (one["group"], one["kind"]) == (row["group"], "published"))
+        row["published"] -= sum(one["count"] for one in of_group)
     has_offences = any(row[kind] for row in verdicts for kind in (*KINDS, "uncertain"))
     has_lost = any(row["lost"] for row in verdicts)
     # From Arrow: rows of Python's take Spark a worker to convert.
@@ -196,16 +242,35 @@ def _written(spark: SparkSession, output: Output, result: CheckResult) -> Report
         partial(first_rows, result.broken if broken_lines else None, "file", "text"),
         partial(output.table, "verdicts", table.coalesce(1)),
     ]
-    first_offences, first_lost, first_broken_lines, _ = run_concurrently(jobs)
+    if has_lost:
+        messages = lost_messages(spark, result.lost, _table(findings, "missing_in"))
+        jobs.append(partial(output.table, "lost_messages", messages.coalesce(1)))
+    first_offences, first_lost, first_broken_lines, *_ = run_concurrently(jobs)
     report = Report(
         verdicts=verdicts,
         broken_lines=broken_lines,
+        copies=sorted(copies, key=lambda one: (one["group"], -one["count"], one["file"], one["other"]))[
+            :SHOWN
+        ],
         first_offences=first_offences,
         first_lost=first_lost,
         first_broken_lines=first_broken_lines,
     )
     output.text("report.json", json.dumps(report.as_json(), indent=2) + "\n")
     return report
+
+
+def _copies(
+    spark: SparkSession, in_two_files: Sequence[Row], settings: ValidationSettings
+) -> list[dict[str, Any]]:
+    """Rows of COPIES, each pair of files once."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    rows = [row["copy"] for row in in_two_files if row["copy"]]
+    if files := {file for row in in_two_files for file in row["published_in"] or ()}:
+        rows += published_copies(spark, files, settings).collect()
+    for row in rows:
+        counts[tuple(row)[:-1]] += row["count"]
+    return [dict(zip(COPIES.names, (*names, count), strict=True)) for names, count in sorted(counts.items())]
 
 
 def first_rows(table: DataFrame | None, *by: Column | str) -> list[dict[str, Any]]:

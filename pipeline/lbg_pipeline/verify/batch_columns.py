@@ -31,17 +31,18 @@ class Names:
 
     @classmethod
     def of(cls, column: pa.ChunkedArray) -> Names:
-        encoded = column.combine_chunks().dictionary_encode()
+        encoded = column.unify_dictionaries().combine_chunks().dictionary_encode()
         texts = encoded.dictionary.to_pylist()
         return cls(np.asarray(pc.fill_null(encoded.indices, len(texts)), np.int64), texts)
 
 
 class RecordColumns:
-    """The deliveries of a table of EVIDENCE that has rows of role DELIVERED or SESSION alone."""
+    """A table of EVIDENCE that has published numbers and deliveries alone."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
         self.count = table.num_rows
+        self.role = _ints(table["role"])
         self.group = Names.of(table["group"])
         self.publisher = Names.of(table["publisher"])
         self.key = Names.of(table["key"])
@@ -60,6 +61,9 @@ class RecordColumns:
         self.settled_at_us = _ints(table["settled_at_us"])
         self.verdict = _ints(table["verdict"])
         self.mode = _ints(table["mode"])
+        self.mark = _ints(table["mark"])
+        self.published_at_us = _ints(table["published_at_us"])
+        self.source = Names.of(table["source"])
 
     @cached_property
     def run(self) -> IntArray:

@@ -34,6 +34,7 @@ class Report:
 
     verdicts: Sequence[dict[str, Any]]
     broken_lines: int
+    copies: Sequence[dict[str, Any]]
     first_offences: Sequence[dict[str, Any]]
     first_lost: Sequence[dict[str, Any]]
     first_broken_lines: Sequence[dict[str, Any]]
@@ -59,6 +60,14 @@ def report_lines(report: Report) -> Iterator[str]:
         yield f"{report.broken_lines} LINES ARE NOT RECORDS and were not checked: table broken has them"
         for broken in report.first_broken_lines:
             yield f"  {broken['file']}: {broken['reason']}"
+    for copy in report.copies:
+        if copy["count"] is None:
+            yield f"{copy['other']} begins as {copy['file']}: it is a copy, and was not read"
+            continue
+        yield (
+            f"group {copy['group']}: {counted(copy['count'], 'record is', 'records are')} in two files, and counted "
+            f"once: {copy['file']}, {copy['other']}"
+        )
     for offence in report.first_offences:
         yield f"  {_offence(offence)}"
     for lost in report.first_lost:
@@ -74,6 +83,26 @@ def _both(row: dict[str, Any], kind: str) -> str:
     return str(delivered) if delivered == acknowledged else f"{delivered}/{acknowledged}"
 
 
+_DIFFERENCES = {
+    "rehashed": (
+        "other hash of a key that has one already: its publishers have different hash counts or functions",
+        "other hashes of keys that have one already: their publishers have different hash counts or functions",
+    ),
+    "rekeyed": (
+        "delivery has another key than its publisher recorded",
+        "deliveries have other keys than their publishers recorded",
+    ),
+    "resized": (
+        "delivery has another body size than its publisher recorded",
+        "deliveries have other body sizes than their publishers recorded",
+    ),
+    "rerouted": (
+        "delivery came from another queue than its publisher recorded; a change of the number of queues does that",
+        "deliveries came from other queues than their publishers recorded; a change of the number of queues does that",
+    ),
+}
+
+
 def _notes(row: dict[str, Any]) -> Iterator[str]:
     group = row["group"]
     if row["pending"]:
@@ -85,6 +114,19 @@ def _notes(row: dict[str, Any]) -> Iterator[str]:
         yield (
             f"group {group}: {counted(row['unpublished'], 'message has', 'messages have')} no record of their publisher"
         )
+    if row["unrecorded"]:
+        yield (
+            f"group {group}: {counted(row['unrecorded'], 'number is', 'numbers are')} in no journal (table gaps): a "
+            "file is missing, or a publisher ended before it wrote them"
+        )
+    if row["early"]:
+        yield (
+            f"group {group}: {counted(row['early'], 'number is', 'numbers are')} older than the journals of their "
+            "publishers: earlier files are not here"
+        )
+    for name, meaning in _DIFFERENCES.items():
+        if row[name]:
+            yield f"group {group}: {counted(row[name], *meaning)}"
     if row["misplaced"]:
         yield (
             f"group {group}: {counted(row['misplaced'], 'message was', 'messages were')} misplaced: out of place in "

@@ -1,7 +1,8 @@
 """Records of a block as columns for their check, packed for the shuffle.
 
 Published numbers travel as ranges: a publisher counts without gaps, so that a block of its journal is a handful of
-ranges for each hash.
+ranges for each hash. A *mark* is what both sides' records say of a message, in 64 bits: its key (28 bits of a digest),
+the size of its body (22 bits) and its queue (14 bits).
 
 Spark makes its own rows of Arrow's columns, shuffles those and makes columns of them again, which costs as much as all
 the rest. Of a piece it converts the bucket only.
@@ -21,7 +22,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from lbg_core.group import EXCLUSIVE, PARTITIONED, SESSIONS
 from lbg_core.group.journal_record import VERDICTS
-from lbg_pipeline.columns import to_bytes
+from lbg_pipeline.columns import Ints, digests, to_bytes
 from lbg_pipeline.journal import Parsed
 from lbg_pipeline.schemas import BROKEN, arrow_schema
 from lbg_pipeline.verify.settings import ValidationSettings
@@ -31,7 +32,12 @@ PUBLISHED_ROLE, DELIVERED_ROLE, SESSION_ROLE, CLOCK_ROLE, BROKEN_ROLE = range(5)
 `delivered_at_us`; a line that is no record."""
 
 SESSION_LANES = 1 << 32
-"""Lanes below are hashes, those from here on sessions."""
+"""Lanes below are hashes, or digests of keys; those from here on sessions."""
+
+QUEUE_BITS, SIZE_BITS = 14, 22
+KEY_MARK, SIZE_MARK = -1 << (QUEUE_BITS + SIZE_BITS), ((1 << SIZE_BITS) - 1) << QUEUE_BITS
+QUEUE_MARK = (1 << QUEUE_BITS) - 1
+"""Parts of a mark."""
 
 CHECKED_MODES = (EXCLUSIVE, PARTITIONED, SESSIONS)
 """All others are checked as mode MessageGroups."""
@@ -47,6 +53,9 @@ EVIDENCE = StructType(
         StructField("seq", LongType()),
         StructField("last", LongType()),
         StructField("confirmed_at_us", LongType()),
+        StructField("mark", LongType()),
+        StructField("marks", BinaryType()),
+        StructField("published_at_us", LongType()),
         StructField("member", IntegerType()),
         StructField("member_name", StringType()),
         StructField("incarnation", StringType()),
@@ -63,12 +72,14 @@ EVIDENCE = StructType(
         StructField("broken", BROKEN),
     ]
 )
-"""`verdict` is its place in VERDICTS, `mode` its place in CHECKED_MODES. Checked together: one (group, lane)."""
+"""`verdict` is its place in VERDICTS, `mode` its place in CHECKED_MODES. `marks`: of a range, one after the other.
+`published_at_us`: of deliveries by key only. Checked together: one (group, lane)."""
 
 _TEXT, _LONG, _INT = pa.string(), pa.int64(), pa.int32()
 _OTHER_MODE = len(CHECKED_MODES)
 SCHEMA = arrow_schema(EVIDENCE)
 _BROKEN = arrow_schema(BROKEN)
+_BROKEN_TYPE = pa.struct(list(_BROKEN))
 
 
 class RecordStep:
@@ -99,12 +110,6 @@ class RecordStep:
         return batch if groups is None else batch.filter(pc.is_in(batch["group"], pa.array(sorted(groups))))
 
     def _published(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if self._settings.settle_us:
-            seqs = batch["seq"]
-            columns = {name: batch[name] for name in ("group", "publisher", "hash", "seq", "confirmed_at_us")}
-            return _rows(
-                len(seqs), {**columns, "last": seqs, "lane": batch["hash"].cast(_LONG)}, PUBLISHED_ROLE
-            )
         group, publisher = batch["group"].dictionary_encode(), batch["publisher"].dictionary_encode()
         hashes, seqs = batch["hash"].to_numpy(), batch["seq"].to_numpy()
         codes = [np.asarray(one.indices, np.int64) for one in (group, publisher)]
@@ -113,6 +118,8 @@ class RecordStep:
         is_next = (np.diff(seqs) == 1) & (np.diff(hashes) == 0)
         for one in codes:
             is_next &= np.diff(one) == 0
+        if self._settings.settle_us:
+            is_next[:] = False
         first = np.flatnonzero(np.concatenate(([True], ~is_next)))
         last = np.append(first[1:], len(seqs)) - 1
         columns = {
@@ -122,16 +129,57 @@ class RecordStep:
             "lane": pa.array(hashes[first].astype(np.int64)),
             "seq": pa.array(seqs[first]),
             "last": pa.array(seqs[last]),
+            "marks": pa.Array.from_buffers(
+                pa.binary(),
+                len(first),
+                [
+                    None,
+                    pa.py_buffer(8 * np.append(first, len(seqs)).astype(np.int32)),
+                    pa.py_buffer(_marks(batch)[order]),
+                ],
+            ),
         }
+        if self._settings.settle_us:
+            columns["confirmed_at_us"] = batch["confirmed_at_us"].take(pa.array(order))
         return _rows(len(first), columns, PUBLISHED_ROLE)
 
 
-def _delivered(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+class KeyStep:
+    """`lbg_pipeline.journal.Step`: the deliveries that have an order by their key, with keys as lanes."""
+
+    def __init__(self, groups: Iterable[str]) -> None:
+        self._groups = pa.array(sorted(groups))
+
+    def __call__(self, parsed: Parsed) -> Iterator[pa.RecordBatch]:
+        for batch in parsed.delivered:
+            is_chosen = pc.and_(pc.is_in(batch["group"], self._groups), pc.is_valid(batch["key"]))
+            chosen = batch.filter(pc.and_(is_chosen, pc.not_equal(batch["mode"], SESSIONS)))
+            if chosen.num_rows:
+                lanes = (digests(chosen["key"]) >> np.uint64(33)).astype(np.int64)
+                columns = {**_of_deliveries(chosen), "lane": pa.array(lanes)}
+                columns["published_at_us"] = chosen["published_at_us"]
+                yield _rows(chosen.num_rows, columns, DELIVERED_ROLE)
+
+
+def _marks(batch: pa.RecordBatch) -> Ints:
+    sizes = batch["body_bytes"].to_numpy() << QUEUE_BITS & SIZE_MARK
+    queues = batch["queue"].to_numpy().astype(np.int64) & QUEUE_MARK
+    return np.asarray(digests(batch["key"]).view(np.int64) & KEY_MARK | sizes | queues)
+
+
+def _of_deliveries(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     columns = {name: batch[name] for name in SCHEMA.names if name in batch.schema.names}
-    columns["lane"] = batch["hash"].cast(_LONG)
+    del columns["published_at_us"]
     columns["redelivered"] = batch["redelivered"].cast(_INT)
     columns["verdict"] = pc.index_in(batch["verdict"], pa.array(VERDICTS))
     columns["mode"] = pc.fill_null(pc.index_in(batch["mode"], pa.array(CHECKED_MODES)), _OTHER_MODE)
+    return columns
+
+
+def _delivered(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    columns = _of_deliveries(batch)
+    columns["lane"] = batch["hash"].cast(_LONG)
+    columns["mark"] = pa.array(_marks(batch))
     rows = _rows(batch.num_rows, columns, DELIVERED_ROLE)
     yield rows
     sessions = batch["session"]
@@ -180,12 +228,16 @@ _SCHEMA = pa.schema(
 )
 
 _SAME = b"same"
+SOURCE = "source"
+UNPACKED = pa.schema(
+    [*(field for field in SCHEMA if field.name != "lane"), (SOURCE, pa.dictionary(_INT, _TEXT))]
+)
 
 
 class PackingStep:
     """`lbg_pipeline.journal.Step`."""
 
-    def __init__(self, step: RecordStep, buckets: int) -> None:
+    def __init__(self, step: RecordStep | KeyStep, buckets: int) -> None:
         self._step = step
         self._buckets = buckets
 
@@ -196,7 +248,7 @@ class PackingStep:
         evidence = pa.Table.from_batches(batches)
         bucket = (evidence["lane"].to_numpy() % self._buckets).astype(np.int32)
         order = np.argsort(bucket, kind="stable")
-        evidence = _narrow(evidence).take(pa.array(order)).combine_chunks()
+        evidence = _narrow(evidence, parsed.source).take(pa.array(order)).combine_chunks()
         there, starts = np.unique(bucket[order], return_index=True)
         ends = np.append(starts[1:], len(order))
         pieces = [
@@ -205,43 +257,53 @@ class PackingStep:
         yield pa.RecordBatch.from_arrays([pa.array(there), pa.array(pieces, pa.binary())], schema=_SCHEMA)
 
 
-def _narrow(evidence: pa.Table) -> pa.Table:
-    """Without columns that are null throughout, and without those that have one value in every row, or as lanes the
-    value of `hash`: the schema's metadata has these."""
+def _narrow(evidence: pa.Table, source: str) -> pa.Table:
+    """Without lanes, columns that are null throughout, and those with one value in every row: the schema's metadata has
+    these, and the source."""
     names = [name for name in evidence.schema.names if evidence[name].null_count < evidence.num_rows]
+    names.remove("lane")
     same = {name: evidence[name][0].as_py() for name in names if _is_same(evidence[name])}
-    names = [name for name in names if name not in same]
-    if "lane" in names and evidence["lane"].equals(evidence["hash"].cast(pa.int64())):
-        names.remove("lane")
-    if not names:  # a table has rows by its columns
-        names = [next(iter(same))]
-        del same[names[0]]
-    return evidence.select(names).replace_schema_metadata({_SAME: json.dumps(same)})
+    # A table has rows by its columns: one is there in any case.
+    names = [name for name in names if name not in same] or [next(iter(same))]
+    same = {name: value for name, value in same.items() if name not in names}
+    return evidence.select(names).replace_schema_metadata({_SAME: json.dumps({**same, SOURCE: source})})
 
 
 def _is_same(column: pa.ChunkedArray) -> bool:
-    if column.null_count or pa.types.is_nested(column.type) or column[0] != column[len(column) - 1]:
+    if (
+        column.null_count
+        or column.type in (_BROKEN_TYPE, pa.binary())
+        or column[0] != column[len(column) - 1]
+    ):
         return False
     return bool(pc.all(pc.equal(column, column[0])).as_py())
 
 
-def unpacked(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches with the schema EVIDENCE."""
+def unpacked(pieces: Iterable[pa.RecordBatch]) -> pa.Table:
+    """Rows of the schema EVIDENCE, without lanes and with their sources."""
+    alike: dict[tuple[str, ...], list[tuple[pa.RecordBatch, dict[str, Any]]]] = {}
     for batch in pieces:
         for piece in batch.column(1):
             for rows in pa.ipc.open_stream(piece.as_buffer()):
                 same = json.loads(rows.schema.metadata[_SAME])
-                there = set(rows.schema.names)
-                yield pa.RecordBatch.from_arrays(
-                    [_widened(rows, field, there, same) for field in SCHEMA], schema=SCHEMA
-                )
+                alike.setdefault((*rows.schema.names, "", *same), []).append((rows, same))
+    return pa.concat_tables([_widened(parts) for parts in alike.values()] or [UNPACKED.empty_table()])
 
 
-def _widened(rows: pa.RecordBatch, field: pa.Field, there: set[str], same: dict[str, Any]) -> pa.Array:
-    if field.name in there:
-        return rows.column(field.name)
-    if field.name in same:
-        return pa.repeat(pa.scalar(same[field.name], field.type), rows.num_rows)
-    if field.name == "lane":
-        return rows.column("hash").cast(field.type)
-    return pa.nulls(rows.num_rows, field.type)
+def _widened(parts: list[tuple[pa.RecordBatch, dict[str, Any]]]) -> pa.Table:
+    """Of parts with the same columns."""
+    table = pa.Table.from_batches([rows.replace_schema_metadata(None) for rows, _ in parts])
+    part_of = pa.array(np.repeat(np.arange(len(parts), dtype=np.int32), [rows.num_rows for rows, _ in parts]))
+    columns = []
+    for field in UNPACKED:
+        if field.name in table.schema.names:
+            columns.append(table[field.name])
+        elif field.name in parts[0][1]:
+            values = pa.array([same[field.name] for _, same in parts])
+            if pa.types.is_dictionary(field.type):
+                columns.append(pa.DictionaryArray.from_arrays(part_of, values))
+            else:
+                columns.append(values.cast(field.type).take(part_of))
+        else:
+            columns.append(pa.nulls(len(table), field.type))
+    return pa.table(columns, schema=UNPACKED)

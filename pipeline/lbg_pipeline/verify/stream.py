@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from threading import Event
 from typing import Any
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -32,10 +33,10 @@ from lbg_pipeline.verify.batch import first_rows, severity
 from lbg_pipeline.verify.report import Report, report_lines
 from lbg_pipeline.verify.settings import StreamSettings, Window
 from lbg_pipeline.verify.stream_bucket import bucket_checker, pieces_of, unpacker
-from lbg_pipeline.verify.stream_columns import BUCKETS, PIECES, unpacked
+from lbg_pipeline.verify.stream_columns import BUCKETS, PIECES, piece, unpacked
 from lbg_pipeline.verify.stream_findings import FINDING_TABLES
-from lbg_pipeline.verify.stream_state import LONGEST_PAUSE, Totals
-from lbg_pipeline.verify.tables import LOST, OFFENCES, VERDICTS
+from lbg_pipeline.verify.stream_state import FILES, LONGEST_PAUSE, Totals
+from lbg_pipeline.verify.tables import BREAKING, COPIES, LOST, OFFENCES, VERDICTS
 
 FOREVER = 1 << 61
 PIECES_TABLE: StructType = from_arrow_schema(PIECES)
@@ -45,11 +46,13 @@ REST = "rest"
 
 @dataclass(slots=True)
 class Front:
-    """Progress of the stream after an epoch: the latest time that any record has, the watermark, and all counts."""
+    """Progress of the stream after an epoch: the latest time that any record has, the watermark, all counts, and the
+    files that were read, by their first lines."""
 
     latest_us: int = NEVER
     until_us: int = NEVER
     totals: Totals = field(default_factory=Totals)
+    files: dict[str, str] = field(default_factory=dict)
     records: int = 0
     state_bytes: int = 0
     held_rows: int = 0
@@ -75,15 +78,36 @@ class Epochs:
         before = self.front(epoch - 1)
         window = self._window(before)
         self._forget(epoch, window)
-        new = scan_journals(
-            self._spark,
-            files,
-            pieces_of(self._settings.groups),
-            PIECES_TABLE,
-        )
+        once, read, copied = self._without_copies(files, before.files)
+        made = [
+            piece(0, "new", "files", pa.Table.from_pylist(read, FILES)),
+            piece(0, "new", "copies", pa.Table.from_pylist(copied, FINDING_TABLES["copies"].arrow)),
+        ]
+        new = self._spark.createDataFrame(pa.Table.from_pylist(made, PIECES), PIECES_TABLE)
+        if once:
+            step = pieces_of(self._settings.groups)
+            new = new.unionAll(scan_journals(self._spark, once, step, PIECES_TABLE))
         front = self._advance(new, epoch, f"epoch={epoch}", window)
         self._front = epoch, front
         return front
+
+    def _without_copies(
+        self, files: list[str], known: Mapping[str, str]
+    ) -> tuple[list[str], list[dict[str, Any]], list[dict[str, Any]]]:
+        """The files to read, and rows of FILES and of COPIES. No two records are the same, so that a file that begins
+        as another one, under another name or compressed, is its copy."""
+        first_of = dict(known)
+        once, read, copied = [], [], []
+        for file in sorted(files):
+            head = self._stored.first_line(file)
+            first = first_of.setdefault(head, file) if head else file
+            if first != file:
+                copied.append({"file": first, "other": file})
+                continue
+            once.append(file)
+            if head:
+                read.append({"head": head, "file": file})
+        return once, read, copied
 
     def run_rest(self, last: int) -> Front:
         """Checks the held records of epoch `last`, as if the journals ended there. The next start reverts it:
@@ -164,7 +188,7 @@ class Epochs:
             self._spark.read.schema(PIECES_TABLE)
             .parquet(path)
             .withColumn("bytes", F.length("blob"))
-            .withColumn("blob", F.when(F.col("name") == "totals", F.col("blob")))
+            .withColumn("blob", F.when(F.col("name").isin("totals", "files"), F.col("blob")))
             .collect()
         )
         front = Front()
@@ -178,7 +202,9 @@ class Epochs:
             front.latest_us = max(front.latest_us, row["latest_us"])
             front.until_us = max(front.until_us, row["until_us"])
             front.state_bytes += row["bytes"]
-            if row["blob"] is not None:
+            if row["name"] == "files":
+                front.files |= {one["head"]: one["file"] for one in unpacked(bytes(row["blob"])).to_pylist()}
+            elif row["blob"] is not None:
                 for one in unpacked(bytes(row["blob"])).to_pylist():
                     front.totals.add(one["group"], one["what"], one["count"])
         return front
@@ -276,9 +302,6 @@ def _last_committed(spark_checkpoint: Stored) -> int:
     )
 
 
-_BREAKING = ("lost", "inverted_delivered", "inverted_acknowledged", "overlaps", "misplaced")
-
-
 @dataclass(frozen=True, slots=True)
 class StreamReport:
     """`late`: records that came after the watermark had passed them. `recovered`: messages reported as lost that came
@@ -349,6 +372,7 @@ def _report(spark: SparkSession, out: Stored, front: Front, exactly_once: bool) 
         verdicts=verdicts,
         broken_lines=broken.count(),
         first_offences=first_rows(table("offences", OFFENCES), severity(), "group", "at_us"),
+        copies=first_rows(table("copies", COPIES), "file", "other"),
         first_lost=first_rows(lost, "group", "publisher", "hash", "first"),
         first_broken_lines=first_rows(broken, "file", "text"),
     )
@@ -363,6 +387,6 @@ def _verdict(group: str, counts: dict[str, int], exactly_once: bool) -> dict[str
     row: dict[str, Any] = {name: counts.get(name, 0) for name in VERDICTS.names[2:]}
     row["lost"] = counts.get("lost", 0) - counts.get("found", 0)
     row[LONGEST_PAUSE] = counts.get(LONGEST_PAUSE)
-    breaking = (*_BREAKING, "repeated") if exactly_once else _BREAKING
+    breaking = (*BREAKING, "repeated") if exactly_once else BREAKING
     is_broken = any(row[name] for name in breaking)
     return {"group": group, "verdict": "broken" if is_broken else "sound", **row}

@@ -22,10 +22,11 @@ from lbg_pipeline.verify.checks.completeness import (
 )
 from lbg_pipeline.verify.settings import Window
 from lbg_pipeline.verify.stream_checkpoint import forgotten, memory_of
-from lbg_pipeline.verify.stream_checks import BucketChecks, report_moves
+from lbg_pipeline.verify.stream_checks import BucketChecks, report_moves, report_rehashed
 from lbg_pipeline.verify.stream_columns import (
     DELIVERED,
     IN_SESSION,
+    KEYS,
     LATE_ACKNOWLEDGED,
     LATE_DELIVERED,
     LATE_STARTED,
@@ -40,7 +41,7 @@ from lbg_pipeline.verify.stream_columns import (
     within,
 )
 from lbg_pipeline.verify.stream_findings import LATE, FindingsBuilder
-from lbg_pipeline.verify.stream_state import Histories, Memory, Streams, Totals
+from lbg_pipeline.verify.stream_state import FILES, Histories, Memory, Streams, Totals
 from lbg_pipeline.verify.tables import ACKNOWLEDGED_VIEW, DELIVERED_VIEW
 
 _GRAIN_US = 1_000_000
@@ -56,8 +57,10 @@ class Advanced:
     findings: list[tuple[str, Any]] = field(default_factory=list)
 
 
-def advance(memory: Memory, published: Any, fresh: Any, held: Any, window: Window) -> Advanced:
-    """`published` and `fresh` are of this epoch's files, `held` of earlier ones."""
+def advance(
+    memory: Memory, published: Any, fresh: Any, held: Any, keys: Any, files: Any, window: Window
+) -> Advanced:
+    """`published`, `fresh`, `keys` and `files` are of this epoch's files, `held` of earlier ones."""
     rows = Columns(pa.concat_tables([fresh, held]).combine_chunks(), len(fresh))
     streams = Streams(memory, published, rows)
     histories = Histories(memory.histories, streams.table)
@@ -69,10 +72,14 @@ def advance(memory: Memory, published: Any, fresh: Any, held: Any, window: Windo
     checks.report_misplaced(completeness, epoch.on_time)
     checks.report_overlaps()
     shards = report_moves(rows, memory.shards, epoch.on_time, findings)
+    hashes = report_rehashed(keys, memory.hashes, findings)
     epoch.count(published)
     completeness = epoch.check_completeness(completeness, published)
     epoch.report_late()
-    remembered, counts = forgotten(memory, streams, completeness, order, shards, findings.totals, window)
+    files = pa.concat_tables([memory.files, files])
+    remembered, counts = forgotten(
+        memory, streams, completeness, order, shards, hashes, files, findings.totals, window
+    )
     tables = [(name, one) for name, one in (*findings.tables, *counts) if len(one)]
     return Advanced(remembered, epoch.held(), tables)
 
@@ -155,7 +162,8 @@ class _Epoch:
         again = here[
             repeated(places, rows.settled_us[here], rows.incarnation[here], rows.delivery[here], seen)
         ]
-        self.findings.offences("repeated", None, again, rows.settled_us[again])
+        at_us = np.where(rows.settled_us == NEVER, rows.delivered_us, rows.settled_us)[again]
+        self.findings.offences("repeated", None, again, at_us)
 
 
 def _views(late: int) -> str:
@@ -197,14 +205,21 @@ def bucket_checker(window: Window, slice_us: int) -> Callable[[pa.Table], pa.Tab
             _one(contents["new", "published"], PUBLISHED),
             _one(contents["new", "delivered"], DELIVERED),
             _one(contents["held", "delivered"], DELIVERED),
+            _one(contents["new", "keys"], KEYS),
+            _one(contents["new", "files"], FILES),
             window,
         )
         bucket = pieces["bucket"][0].as_py()
-        findings = [*advanced.findings, *(("broken", one) for one in contents["new", "broken"])]
+        findings = [
+            *advanced.findings,
+            *((name, one) for name in ("broken", "copies") for one in contents["new", name]),
+        ]
         times = {"latest_us": latest_us, "until_us": window.until_us}
         made = [piece(bucket, "found", name, table) for name, table in findings]
         made += [
-            piece(bucket, "state", name, table, **times) for name, table in advanced.memory.tables().items()
+            piece(bucket, "state", name, table, **times)
+            for name, table in advanced.memory.tables().items()
+            if len(table) or name == "totals"  # which has the times in any case
         ]
         made += [
             piece(bucket, "held", "delivered", part, slice_us=at)

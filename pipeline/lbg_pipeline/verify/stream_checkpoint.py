@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lbg_pipeline.columns import Flags, Intervals, union
 from lbg_pipeline.errors import CheckpointRefused
 from lbg_pipeline.schemas import arrow_schema
-from lbg_pipeline.verify.checks.completeness import Completeness
+from lbg_pipeline.verify.checks.completeness import Completeness, Gaps, gaps
 from lbg_pipeline.verify.settings import Window
 from lbg_pipeline.verify.stream_checks import Order
 from lbg_pipeline.verify.stream_state import (
@@ -23,19 +23,17 @@ from lbg_pipeline.verify.stream_state import (
     Streams,
     Totals,
 )
-from lbg_pipeline.verify.tables import COMPLETENESS
+from lbg_pipeline.verify.tables import COMPLETENESS, GAPS, STREAM_COUNTS
 
 
 def memory_of(tables: Mapping[str, Sequence[Any]]) -> Memory:
-    """Contents of the state's tables, by name; a new bucket has none. Raises CheckpointRefused for another
+    """Contents of the state's tables, by name; empty ones are not stored. Raises CheckpointRefused for another
     layout."""
-    if not tables:
-        return Memory()
     contents = {
         name: pa.concat_tables([several[0].schema.empty_table(), *several])
         for name, several in tables.items()
     }
-    if {name: table.schema for name, table in contents.items()} != SCHEMAS:
+    if any(SCHEMAS.get(name) != table.schema for name, table in contents.items()):
         raise CheckpointRefused(
             "the checkpoint was written by another version of LBG, which has another layout: continue with that "
             "version, or give new directories with --checkpoint and --out to validate the journals again"
@@ -53,6 +51,8 @@ def forgotten(
     completeness: Completeness,
     order: Order,
     shards: Any,
+    hashes: Any,
+    files: Any,
     totals: Totals,
     window: Window,
 ) -> tuple[Memory, list[tuple[str, Any]]]:
@@ -69,9 +69,10 @@ def forgotten(
     histories, chains = order.histories.without(
         is_forgotten, order.forgotten_us, order.chains.filter(pa.array(remaining_chains))
     )
-    counts = _completeness(streams, completeness, is_forgotten)
+    holes = gaps(completeness, streams.line)
+    counts = _completeness(streams, completeness, holes, is_forgotten)
     for row in counts.to_pylist():
-        for name in ("distinct", "pending", "unpublished"):
+        for name in (*STREAM_COUNTS[1:], "pending"):
             totals.add(row["group"], name, row[name])
     memory = Memory(
         streams=pa.table([*streams.table.columns, pa.array(streams.last_us)], schema=STREAMS).take(remaining),
@@ -80,12 +81,22 @@ def forgotten(
         chains=chains.combine_chunks(),
         forgotten=order.histories.forgotten_with(old.forgotten, streams.table["group"], is_forgotten),
         shards=shards.filter(pc.greater(shards["at_us"], window.forget_upto_us)),
+        hashes=hashes.filter(pc.greater(hashes["last_us"], window.forget_upto_us)),
+        files=files,
         totals=totals.table(),
     )
-    return memory, [("completeness", counts)] if len(counts) else []
+    return memory, [("completeness", counts), ("gaps", _gaps(streams, holes, is_forgotten))]
 
 
-def _completeness(streams: Streams, completeness: Completeness, is_forgotten: Any) -> Any:
+def _gaps(streams: Streams, holes: Gaps, is_forgotten: Flags) -> Any:
+    chosen = is_forgotten[holes.stream] & (streams.table["hash"].to_numpy()[holes.stream] >= 0)
+    first, last = holes.first[chosen], holes.last[chosen]
+    columns = (first, last, last - first + 1, holes.is_early[chosen])
+    names = streams.table.take(pa.array(holes.stream[chosen]))
+    return pa.table([*names.columns, *map(pa.array, columns)], names=GAPS.names).cast(arrow_schema(GAPS))
+
+
+def _completeness(streams: Streams, completeness: Completeness, holes: Gaps, is_forgotten: Any) -> Any:
     counted = pa.array(is_forgotten & (streams.table["hash"].to_numpy() >= 0))
     table = streams.table.filter(counted)
     for name, places in (
@@ -96,6 +107,9 @@ def _completeness(streams: Streams, completeness: Completeness, is_forgotten: An
         ("unpublished", completeness.unpublished),
     ):
         table = table.append_column(name, pa.array(streams.line.count_by_stream(places)).filter(counted))
+    for name, is_early in (("unrecorded", False), ("early", True)):
+        count = holes.count(streams.count, is_early=is_early)
+        table = table.append_column(name, pa.array(count).filter(counted))
     return table.cast(arrow_schema(COMPLETENESS))
 
 

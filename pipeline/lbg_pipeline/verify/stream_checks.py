@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lbg_pipeline.columns import Flags, Ints, chunks, coded, holds, in_order
+from lbg_pipeline.columns import NEVER, Flags, Ints, chunked, chunks, coded, holds, in_order
 from lbg_pipeline.schemas import arrow_schema
 from lbg_pipeline.verify.checks.completeness import Completeness
 from lbg_pipeline.verify.checks.order import NOTHING, Deliveries, Numbers, check_order, highest_after
@@ -25,7 +25,7 @@ from lbg_pipeline.verify.stream_columns import (
     within,
 )
 from lbg_pipeline.verify.stream_findings import FindingsBuilder
-from lbg_pipeline.verify.stream_state import CHAINS, LONGEST_PAUSE, SHARDS, Histories, Memory, Streams
+from lbg_pipeline.verify.stream_state import CHAINS, HASHES, LONGEST_PAUSE, SHARDS, Histories, Memory, Streams
 from lbg_pipeline.verify.tables import ACKNOWLEDGED_VIEW, DELIVERED_VIEW, MOVES
 
 
@@ -69,6 +69,26 @@ def report_moves(rows: Columns, old: Any, passed: Flags, findings: FindingsBuild
         ],
         schema=SHARDS,
     )
+
+
+def report_rehashed(deliveries: Any, old: Any, findings: FindingsBuilder) -> Any:
+    """Reports further hashes of keys, as they arrive; returns HASHES. `deliveries`: KEYS; `old`: HASHES before."""
+    names = ("group", "key", "hash")
+    [code], firsts = coded([chunked(old[name], deliveries[name]) for name in names])
+    at_us = np.r_[old["last_us"].to_numpy(), deliveries["delivered_at_us"].to_numpy()]
+    last_us = np.full(len(firsts), NEVER)
+    np.maximum.at(last_us, code, at_us)
+    # What is remembered comes first; then the first delivery of each hash that is new.
+    is_new = code >= len(old)
+    order = np.lexsort((at_us, is_new, code))
+    first = order[np.diff(code[order], prepend=-1) != 0]
+    [key], _ = coded([chunked(old[name], deliveries[name]).take(pa.array(first)) for name in names[:2]])
+    order = np.lexsort((at_us[first], is_new[first], key))
+    further = first[order[(np.diff(key[order], prepend=-1) == 0) & is_new[first[order]]]]
+    if len(further):
+        findings.offences_of(deliveries, "rehashed", None, further - len(old), at_us[further])
+    columns = [chunked(old[name], deliveries[name]).take(pa.array(firsts)) for name in names]
+    return pa.table([*columns, pa.array(last_us)], schema=HASHES)
 
 
 _VIEWS = (DELIVERED_VIEW, ACKNOWLEDGED_VIEW)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lbg_core.group import EXCLUSIVE, PARTITIONED, SESSIONS
-from lbg_pipeline.columns import NEVER, Flags, Ints, ranked, to_bytes
+from lbg_pipeline.columns import NEVER, Flags, Ints, coded, digests, ranked, to_bytes
 from lbg_pipeline.verify.settings import Window
 
 BUCKETS = 16
@@ -51,6 +51,15 @@ DELIVERED = pa.schema(
         ("late", pa.int8()),
     ]
 )
+KEYS = pa.schema(
+    [field for field in DELIVERED if field.name in ("group", "publisher", "key", "hash", "seq", "member")]
+    + [
+        field
+        for field in DELIVERED
+        if field.name in ("member_name", "incarnation", "delivery", "delivered_at_us")
+    ]
+)
+"""The first delivery of each key and hash in a block, in a bucket by key."""
 BOTH, COUNTED, IN_SESSION = 0, 1, 2
 """`role`: in mode Sessions a delivery is in two buckets, counted with its hash, in order with its group's sessions."""
 
@@ -116,11 +125,26 @@ def delivered_pieces(batch: Any) -> Iterator[dict[str, Any]]:
     )
     for bucket, part in _shared_out(narrow, _bucket_of(narrow, narrow["hash"].to_numpy())):
         yield piece(bucket, "new", "delivered", part, latest_us=latest_us)
+    keys = _firsts(narrow.select(KEYS.names).filter(pc.and_(narrow["key"].is_valid(), pa.array(~in_session))))
+    for bucket, part in _shared_out(
+        keys, (digests(keys["key"].combine_chunks()) % np.uint64(BUCKETS)).astype(np.int64)
+    ):
+        yield piece(bucket, "new", "keys", part, latest_us=latest_us)
     if in_session.any():
         role = pa.array(np.full(len(batch), IN_SESSION, np.int8))
         sessions = narrow.set_column(narrow.schema.get_field_index("role"), "role", role).filter(in_session)
         for bucket, part in _shared_out(sessions, _bucket_of(sessions, np.zeros(len(sessions), np.int64))):
             yield piece(bucket, "new", "delivered", part, latest_us=latest_us)
+
+
+def _firsts(deliveries: Any) -> Any:
+    """The first delivery of each key and hash."""
+    deliveries = deliveries.combine_chunks()
+    if not len(deliveries):
+        return deliveries
+    [code], _ = coded([deliveries["group"], deliveries["key"], deliveries["hash"]])
+    order = np.lexsort((deliveries["delivery"].to_numpy(), deliveries["delivered_at_us"].to_numpy(), code))
+    return deliveries.take(pa.array(order[np.diff(code[order], prepend=-1) != 0])).combine_chunks()
 
 
 def batch_of(pieces: Iterable[dict[str, Any]]) -> Any:

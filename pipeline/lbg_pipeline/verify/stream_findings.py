@@ -12,7 +12,7 @@ from lbg_pipeline.columns import Intervals, Ints
 from lbg_pipeline.schemas import BROKEN, arrow_schema
 from lbg_pipeline.verify.stream_columns import DELIVERED, Columns
 from lbg_pipeline.verify.stream_state import Streams, Totals
-from lbg_pipeline.verify.tables import COMPLETENESS, LOST, MOVES, OFFENCES, violations
+from lbg_pipeline.verify.tables import COMPLETENESS, COPIES, GAPS, KINDS, LOST, MOVES, OFFENCES, violations
 
 LATE = pa.schema([*list(DELIVERED)[:-2], ("views", pa.string())])
 
@@ -30,13 +30,15 @@ FINDING_TABLES = {
     "offences": _table(OFFENCES),
     "lost": _table(LOST),
     "found": _table(LOST),
+    "gaps": _table(GAPS),
+    "copies": _table(COPIES),
     "moves": _table(MOVES),
     "completeness": _table(COMPLETENESS),
     "late": Table(LATE, from_arrow_schema(LATE)),
     "broken": _table(BROKEN),
 }
 
-_COUNTED_AS = {"overlap": "overlaps", "repeated": "repeated", "misplaced": "misplaced"}
+_COUNTED_AS = {kind: name for name, (kind, view) in KINDS.items() if view is None}
 """Others are counted by their view too."""
 
 
@@ -55,9 +57,13 @@ class FindingsBuilder:
         self.tables.append((name, table))
 
     def offences(self, kind: str, view: str | None, chosen: Ints, at_us: Ints, **details: Any) -> None:
-        if not len(chosen):
-            return
-        table = violations(self.rows.table, kind, view, chosen, at_us, **details)
+        if len(chosen):
+            self.offences_of(self.rows.table, kind, view, chosen, at_us, **details)
+
+    def offences_of(
+        self, rows: Any, kind: str, view: str | None, chosen: Ints, at_us: Ints, **details: Any
+    ) -> None:
+        table = violations(rows, kind, view, chosen, at_us, **details)
         self.tables.append(("offences", table))
         name = _COUNTED_AS.get(kind) or f"{kind}_{view}"
         uncertain = table["uncertain"].to_numpy()

@@ -49,6 +49,10 @@ FORGOTTEN = pa.schema([("group", _TEXT), ("began_us", _LONG)])
 """Of each group the beginning of the latest epoch of which a stream was forgotten."""
 SHARDS = pa.schema([("group", _TEXT), ("hash", _LONG), ("member", _LONG), ("at_us", _LONG)])
 """Member with the last delivery of a hash."""
+HASHES = pa.schema([("group", _TEXT), ("key", _TEXT), ("hash", _LONG), ("last_us", _LONG)])
+"""Hashes of each key, in a bucket by key."""
+FILES = pa.schema([("head", _TEXT), ("file", _TEXT)])
+"""First line of each file that was read, in bucket 0."""
 TOTALS = pa.schema([("group", _TEXT), ("what", _TEXT), ("count", _LONG)])
 
 SCHEMAS: Mapping[str, Any] = {
@@ -58,6 +62,8 @@ SCHEMAS: Mapping[str, Any] = {
     "chains": CHAINS,
     "forgotten": FORGOTTEN,
     "shards": SHARDS,
+    "hashes": HASHES,
+    "files": FILES,
     "totals": TOTALS,
 }
 
@@ -80,6 +86,8 @@ class Memory:
     chains: Any = field(default_factory=CHAINS.empty_table)
     forgotten: Any = field(default_factory=FORGOTTEN.empty_table)
     shards: Any = field(default_factory=SHARDS.empty_table)
+    hashes: Any = field(default_factory=HASHES.empty_table)
+    files: Any = field(default_factory=FILES.empty_table)
     totals: Any = field(default_factory=TOTALS.empty_table)
 
     def tables(self) -> dict[str, Any]:

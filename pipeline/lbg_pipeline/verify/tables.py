@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import (
+    BinaryType,
     BooleanType,
     DataType,
     IntegerType,
@@ -43,27 +44,41 @@ OFFENCES = _table(
     ("delivery", _LONG),
     ("at_us", _LONG),
     ("uncertain", _FLAG),
+    ("finished_at_us", _LONG),
     ("other_member", _INT),
     ("other_incarnation", _TEXT),
+    ("other_started_at_us", _LONG),
+    ("other_finished_at_us", _LONG),
     ("session", _TEXT),
     ("sequence", _LONG),
 )
-"""`kind` is inverted, overlap, misplaced (each breaks the verdict unless `uncertain`), rewound or repeated. `at_us`:
-when it was delivered, settled (view acknowledged, repeated) or started (overlap). `expected`: the lowest number that
-would have been in order, of the session in mode Sessions, else of the key."""
+"""`kind` is inverted, overlap, misplaced, rehashed, rekeyed, resized (each breaks the verdict unless `uncertain`),
+rewound, repeated or rerouted. `at_us`: when it was delivered, settled (view acknowledged, repeated if it ever was) or
+started (overlap). `expected`: the lowest number that would have been in order, of the session in mode Sessions, else of
+the key; null if messages of other hashes came too early."""
 
 LOST = _table(*_STREAM, ("first", _LONG), ("last", _LONG), ("count", _LONG))
 """Numbers `first` to `last` were published and not finally delivered."""
+
+LOST_MESSAGES = _table(
+    *_STREAM, ("seq", _LONG), ("key", _TEXT), ("published_at_us", _LONG), ("confirmed_at_us", _LONG)
+)
+
+GAPS = _table(*_STREAM, ("first", _LONG), ("last", _LONG), ("count", _LONG), ("is_early", _FLAG))
+"""Numbers `first` to `last` are in no journal, as `checks.completeness.Gaps`."""
+
+COPIES = _table(("group", _TEXT), ("kind", _TEXT), ("file", _TEXT), ("other", _TEXT), ("count", _LONG))
+"""Records that are in two files, and count once. `kind` is published or delivered."""
 
 MOVES = _table(
     ("group", _TEXT), ("hash", _INT), ("was", _INT), ("now", _INT), ("at_us", _LONG), ("pause_us", _LONG)
 )
 """A hash went from member `was` to member `now`, whose first delivery was at `at_us`."""
 
-COMPLETENESS = _table(
-    *_STREAM, *((name, _LONG) for name in ("published", "distinct", "lost", "pending", "unpublished"))
-)
-"""Different messages of each publisher and hash; `distinct` were delivered, settled or not."""
+MESSAGE_COUNTS = ("published", "distinct", "lost", "pending", "unpublished", "unrecorded", "early")
+COMPLETENESS = _table(*_STREAM, *((name, _LONG) for name in MESSAGE_COUNTS))
+"""Different messages of each publisher and hash; `distinct` were delivered, settled or not; `unrecorded` and `early`
+are numbers in GAPS."""
 
 COUNTS = (
     "published",
@@ -84,29 +99,55 @@ KINDS: dict[str, tuple[str, str | None]] = {
     "repeated": ("repeated", None),
     "overlaps": ("overlap", None),
     "misplaced": ("misplaced", None),
+    "rehashed": ("rehashed", None),
+    "rekeyed": ("rekeyed", None),
+    "resized": ("resized", None),
+    "rerouted": ("rerouted", None),
 }
 """Columns that count offences of a kind and view; None is any view."""
+
+BREAKING = (
+    "lost",
+    "inverted_delivered",
+    "inverted_acknowledged",
+    "overlaps",
+    "misplaced",
+    "rehashed",
+    "rekeyed",
+    "resized",
+)
+"""Columns of VERDICTS that break a verdict, if any is not 0."""
 
 VERDICTS = _table(
     ("group", _TEXT),
     ("verdict", _TEXT),
     *((name, _LONG) for name in COUNTS),
-    *((name, _LONG) for name in ("distinct", "lost", "pending", "unpublished")),
+    *((name, _LONG) for name in MESSAGE_COUNTS[1:]),
     *((name, _LONG) for name in (*KINDS, "uncertain", "moves")),
     ("longest_pause_us", _LONG),
 )
 """A row for each group. Offences that are uncertain are counted as such and not among their kind."""
 
+STREAM_COUNTS = ("published", "distinct", "unpublished", "unrecorded", "early")
+"""Counts of COMPLETENESS that do not depend on the latest time of all."""
+
 FINDINGS = _table(
     ("offence", OFFENCES),
     ("missing", _table(*_STREAM, ("first", _LONG), ("last", _LONG), ("confirmed_at_us", _LONG))),
+    ("missing_in", _table(*_STREAM, ("first", _LONG), ("last", _LONG), ("source", _TEXT))),
+    ("gap", GAPS),
+    ("copy", COPIES),
+    ("published_in", _table(("file", _TEXT), ("other", _TEXT))),
+    ("keys", _table(("bucket", _INT), ("rows", BinaryType()))),
     ("move", MOVES),
-    ("stream", _table(*_STREAM, *((name, _LONG) for name in ("published", "distinct", "unpublished")))),
+    ("stream", _table(*_STREAM, *((name, _LONG) for name in STREAM_COUNTS))),
     ("tally", _table(("group", _TEXT), *((name, _LONG) for name in COUNTS))),
     ("clock", _table(("latest_us", _LONG))),
     ("broken", BROKEN),
 )
-"""Results of workers: each row has one of these. `missing` is lost or pending, which the latest time of all decides."""
+"""Results of workers: each row has one of these. `missing` is lost or pending, which the latest time of all decides;
+`missing_in`: published numbers of which some are missing, and where. `published_in`: files that have numbers in common.
+`keys`: keys with their hashes, as `lbg_pipeline.verify.batch_findings.packed_keys` packs them."""
 
 
 DELIVERED_VIEW, ACKNOWLEDGED_VIEW = "delivered", "acknowledged"
@@ -135,10 +176,11 @@ def violations(
         "uncertain": pa.array(np.zeros(count, np.bool_) if uncertain is None else uncertain),
     }
     if expected is not None:
-        columns["expected"] = pa.array(expected)
+        columns["expected"] = pa.array(expected, mask=expected == NEVER)
     if other is not None:
-        others = rows.select(["member", "incarnation"]).take(pa.array(other))
-        columns["other_member"], columns["other_incarnation"] = others.columns
+        names = ("member", "incarnation", "started_at_us", "finished_at_us")
+        others = rows.select(names).take(pa.array(other))
+        columns |= {f"other_{name}": others[name] for name in names}
     for name in of.column_names:
         columns.setdefault(name, of[name])
     return pa.table(

@@ -18,7 +18,9 @@ def _large_imports() -> None:
 
 
 @given(
-    lines=st.lists(st.binary(max_size=9).map(lambda text: text.replace(b"\n", b"")), max_size=12),
+    lines=st.lists(
+        st.binary(max_size=9).map(lambda text: text.translate(None, b"\0\n\xfe\xff")), max_size=12
+    ),
     part_bytes=st.integers(1, 40),
     block_bytes=st.integers(1, 16),
     is_ended=st.booleans(),
@@ -37,7 +39,8 @@ def test_each_line_is_in_one_part(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan, "BLOCK_BYTES", block_bytes)
         for start in range(0, len(text), part_bytes):
-            for block in blocks_of(Part(str(path), start, min(start + part_bytes, len(text)))):
+            for place, block in blocks_of(Part(str(path), start, min(start + part_bytes, len(text)))):
+                assert text[place.start : place.end] == block
                 assert block.endswith(b"\n") or text.endswith(block)
                 read.append(block)
     assert b"".join(read) == text

@@ -64,9 +64,9 @@ def test_every_record_is_there_once_and_broken_lines_beside(spark: SparkSession,
     found = kept(spark, journal)
     assert counted(found.published(counting(), COUNT)) == 3
     assert counted(found.delivered(counting(), COUNT)) == 3
-    [(file, text, reason)] = rows(found.broken)
+    [(file, line, text, reason)] = rows(found.broken)
     assert file.endswith("cut.jsonl")
-    assert (text, bool(reason)) == ('{"v":1,"kind":"publ', True)
+    assert (line, text, bool(reason)) == (1, '{"v":1,"kind":"publ', True)
     found.release()
 
 

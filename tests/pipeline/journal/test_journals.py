@@ -15,11 +15,11 @@ from testing.journal.rows import delivered, published, write_journal, write_line
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
-    global BROKEN, DELIVERED, PUBLISHED, PythonException, SparkSession, read_journals
+    global BROKEN, DELIVERED, PUBLISHED, PythonException, SparkSession, read_journals, scan
     from pyspark.errors import PythonException
     from pyspark.sql import SparkSession
 
-    from lbg_pipeline.journal import read_journals
+    from lbg_pipeline.journal import read_journals, scan
     from lbg_pipeline.schemas import BROKEN, DELIVERED, PUBLISHED
 
 
@@ -77,3 +77,33 @@ def test_a_path_without_journals_is_told(spark: SparkSession, tmp_path: Path) ->
         read_journals(spark, [str(tmp_path / "absent")])
     with pytest.raises(JournalNotFound, match="no journal found"):
         read_journals(spark, [str(tmp_path)])
+
+
+def test_a_broken_line_has_its_number_in_the_file(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In blocks and parts of a few lines each, and in a compressed file."""
+    lines = [published(seq) if seq not in (0, 17, 99) else "no record\n" for seq in range(100)]
+    write_lines(tmp_path / "plain.jsonl", lines)
+    with gzip.open(tmp_path / "packed.jsonl.gz", "wt") as file:
+        file.write("".join(line if isinstance(line, str) else encode(line) for line in lines))
+    monkeypatch.setattr(scan, "LARGEST_BYTES", 1000)
+    monkeypatch.setattr(scan, "SMALLEST_BYTES", 1000)
+    broken = read_journals(spark, [str(tmp_path)]).broken.collect()
+    assert sorted((Path(row.file).name, row.line) for row in broken) == [
+        (name, line) for name in ("packed.jsonl.gz", "plain.jsonl") for line in (1, 18, 100)
+    ]
+
+
+def test_a_file_in_utf_16_is_reported_once(spark: SparkSession, tmp_path: Path) -> None:
+    text = "".join(encode(published(seq)) for seq in range(50))
+    for name, encoding in (("le", "utf-16-le"), ("be", "utf-16-be"), ("marked", "utf-16")):
+        (tmp_path / f"{name}.jsonl").write_bytes(text.encode(encoding))
+    (tmp_path / "packed.jsonl.gz").write_bytes(gzip.compress(text.encode("utf-16")))
+    write_lines(tmp_path / "plain.jsonl", [published(0)])
+    journals = read_journals(spark, [str(tmp_path)])
+    assert sorted((Path(row.file).name, row.reason) for row in journals.broken.collect()) == [
+        (name, "this file is UTF-16: convert it to UTF-8")
+        for name in ("be.jsonl", "le.jsonl", "marked.jsonl", "packed.jsonl.gz")
+    ]
+    assert journals.published.count() == 1

@@ -88,6 +88,11 @@ def test_kinds_may_be_mixed() -> None:
         changed(published(0), seq=1.0),
         changed(published(0), seq=True),
         changed(published(0), publisher=3),
+        changed(published(0), seq=-1),
+        changed(published(0), body_bytes=-5),
+        changed(published(0), confirmed_at_us=-1),
+        changed(delivered(0), started_at_us=-1_000_000),
+        changed(delivered(0), sequence=-1),
         without(published(0), "seq"),
         without(published(0), "key"),
         without(delivered(0), "settled_at_us"),
@@ -101,7 +106,12 @@ def test_a_broken_line_is_put_aside_with_the_reason_that_decode_gives(line: str)
     with pytest.raises(JournalError) as raised:
         decode(line.rstrip("\n"))
     assert rows(told.broken) == [
-        {"file": f"file:{len(around)}", "text": line.rstrip("\n"), "reason": str(raised.value)}
+        {
+            "file": f"file:{len(around)}",
+            "line": len(around) + 1,
+            "text": line.rstrip("\n"),
+            "reason": str(raised.value),
+        }
     ]
     assert len(rows(told.published)) == 2 * len(around)
 
@@ -115,7 +125,7 @@ def test_a_null_in_front_of_a_block_is_put_aside() -> None:
 def test_a_line_that_no_column_holds_is_put_aside() -> None:
     lines = [
         changed(published(0), seq=2**70),
-        changed(published(0), seq=-(2**62)),
+        changed(published(0), seq=2**62),
         changed(published(0), key="\ud800"),
     ]
     told = parsed(*lines, encode(published(1)))

@@ -60,7 +60,8 @@ def read(block: bytes) -> list[dict[str, Any]]:
 
 def all_rows(parsed: Parsed) -> list[str]:
     tables = (parsed.published, parsed.delivered, parsed.broken)
-    return sorted(repr(row) for table in tables for batch in table for row in batch.to_pylist())
+    rows = [row for table in tables for batch in table for row in batch.to_pylist()]
+    return sorted(repr(row | {"line": None}) for row in rows)
 
 
 def one_by_one(block: bytes) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lbg_core.group import DeliveredRecord
-from testing.journal.rows import delivered, published
+from testing.journal.rows import START_US, delivered, published
 from testing.pipeline.findings import GroupJudgement, LostRange, Move
 from testing.pipeline.reference import Record, judge
 
@@ -114,7 +114,43 @@ def test_keys_publishers_and_hashes_have_orders_of_their_own() -> None:
         delivered(3, at_us=2, publisher="other"),
         delivered(2, at_us=3, hash_=1),
     ]
-    assert told(judged(*rows)) == []
+    assert told(judged(*rows)) == [("rehashed", None, 2)]
+
+
+def test_a_key_with_two_hashes_is_in_order_if_it_is_delivered_as_it_was_published() -> None:
+    rows = [
+        delivered(seq, at_us=at_us, hash_=hash_, published_at_us=START_US + sent_us)
+        for at_us, (hash_, seq, sent_us) in enumerate([(3, 0, 10), (67, 0, 20), (3, 1, 20), (67, 1, 15)])
+    ]
+    offences = judged(*rows).offences
+    assert [(one.kind, one.view, one.hash, one.seq, one.expected) for one in offences] == [
+        ("inverted", "delivered", 67, 1, None),
+        ("inverted", "acknowledged", 67, 1, None),
+        ("rehashed", None, 67, 0, None),
+    ]
+
+
+def test_a_record_that_is_there_twice_is_one() -> None:
+    records = [published(0), delivered(0), delivered(1, at_us=10)]
+    found = judged(*records, *records[1:])
+    assert (told(found), found.delivered) == ([], 2)
+
+
+def test_numbers_in_no_journal_are_early_below_what_the_publisher_has() -> None:
+    found = judged(*(published(seq) for seq in (5, 6, 9)), *(delivered(seq, at_us=seq) for seq in (1, 11)))
+    [stream] = found.completeness.values()
+    assert (stream.early, stream.unrecorded) == (4, 3)
+    assert judged(delivered(3), delivered(5)).total("early") == 3
+    assert judged(delivered(3), delivered(5)).total("unrecorded") == 1
+
+
+def test_a_delivery_that_differs_from_what_was_published_is_told_by_what_differs() -> None:
+    sent = [published(seq) for seq in range(4)]
+    came = [delivered(0, key="other"), delivered(1, at_us=1, body_bytes=7), delivered(2, at_us=2, queue=5)]
+    found = judged(*sent, *came, delivered(3, at_us=3))
+    assert told(found) == [("rekeyed", None, 0), ("resized", None, 1), ("rerouted", None, 2)]
+    repartitioned = judged(*sent[:3], published(3, queue=5), *came[2:])
+    assert told(repartitioned) == []
 
 
 def test_messages_without_a_key_have_no_order_but_can_be_lost_and_repeated() -> None:
@@ -171,7 +207,10 @@ def test_an_overlap_is_of_one_group_and_key_over_all_publishers() -> None:
     assert told(judged(one, at(1, 50, 60, 1, key="other"))) == []
     assert told(judged(one, at(1, 50, 60, 0))) == [], "lanes of one member"
     assert told(judged(one, at(1, 50, 50, 1))) == [], "of no length"
-    assert told(judged(one, at(0, 50, 60, 1, publisher="q", hash_=3))) == [("overlap", None, 0)]
+    assert told(judged(one, at(0, 50, 60, 1, publisher="q", hash_=3))) == [
+        ("overlap", None, 0),
+        ("rehashed", None, 0),
+    ]
     assert told(judged(one, at(1, 50, 60, 0, incarnation="later"))) == [("overlap", None, 1)]
 
 

@@ -10,7 +10,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lbg_pipeline.columns import NONE, Flags, Intervals, Ints, holds, minus, of_points, piece_of, union
+from lbg_pipeline.columns import (
+    NONE,
+    Flags,
+    Intervals,
+    Ints,
+    Line,
+    dense,
+    holds,
+    joined,
+    minus,
+    of_points,
+    piece_of,
+    union,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +128,52 @@ def repeated(places: Ints, settled_us: Ints, incarnation: Ints, delivery: Ints, 
     again = is_seen[chosen]
     again[1:] |= places[chosen][1:] == places[chosen][:-1]
     return chosen[again]
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Ranges of numbers of a stream that no journal has, though it has a higher one. `is_early`: they are below all
+    that the publisher's journal has, as where its older files were removed."""
+
+    stream: Ints
+    first: Ints
+    last: Ints
+    is_early: Flags
+
+    def count(self, streams: int, *, is_early: bool) -> Ints:
+        """By stream."""
+        count = np.zeros(streams, np.int64)
+        chosen = self.is_early == is_early
+        np.add.at(count, self.stream[chosen], (self.last - self.first + 1)[chosen])
+        return count
+
+
+def gaps(completeness: Completeness, line: Line) -> Gaps:
+    stream, first, last = line.ranges(union(completeness.published, completeness.distinct))
+    before = np.r_[np.int64(-1), last[:-1]]
+    before[np.flatnonzero(np.diff(stream, prepend=-1))] = -1
+    hole = np.flatnonzero(first > before + 1)
+    published, lowest, _ = line.ranges(completeness.published)
+    published, at = np.unique(published, return_index=True)
+    begins = np.full(int(stream.max(initial=0)) + 1, -1)
+    starts = np.flatnonzero(np.diff(stream, prepend=-1))
+    begins[stream[starts]] = first[starts]
+    begins[published] = lowest[at]
+    return Gaps(stream[hole], before[hole] + 1, first[hole] - 1, first[hole] <= begins[stream[hole]])
+
+
+def copies(incarnation: Ints, delivery: Ints, *message: Ints, rank: Ints) -> tuple[Ints, Ints]:
+    """Indices of records of a delivery that has another one, and of that: the one of the lowest `rank`. A run of a
+    member numbers its deliveries, so that one number with one message is one delivery."""
+    number = joined(incarnation, delivery)
+    ordered = np.sort(number)
+    twice = of_points(ordered[1:][ordered[1:] == ordered[:-1]])
+    chosen = np.flatnonzero(holds(twice, number))
+    if not len(chosen):
+        return chosen, chosen
+    record, _ = dense(number[chosen], *(column[chosen] for column in message))
+    order = np.lexsort((rank[chosen], record))
+    starts = np.flatnonzero(np.diff(record[order], prepend=-1))
+    first = np.repeat(order[starts], np.diff(np.append(starts, len(order))))
+    is_copy = order != first
+    return chosen[order[is_copy]], chosen[first[is_copy]]

@@ -63,11 +63,13 @@ class OrderResult:
         yield "inverted", self.inverted, self.inverted_highest, self.uncertain
 
 
-def check_order(rows: Deliveries, highest: Ints, skew_us: int) -> OrderResult:
+def check_order(rows: Deliveries, highest: Ints, skew_us: int, *, message: Ints | None = None) -> OrderResult:
     """`highest`: by sub-stream, of all earlier deliveries, which are more than the skew before those that are
-    checked."""
+    checked. `message`: where several messages of a sub-stream may have one number, which one each delivery has."""
     suspects = _suspects(rows, highest)
-    result = _check_order(rows.take(suspects), highest, skew_us)
+    result = _check_order(
+        rows.take(suspects), highest, skew_us, None if message is None else message[suspects]
+    )
     return OrderResult(
         rewound=suspects[result.rewound],
         rewound_highest=result.rewound_highest,
@@ -107,13 +109,13 @@ def _suspects(rows: Deliveries, highest: Ints) -> Ints:
     return np.flatnonzero(of_suspect[rows.sub_stream])
 
 
-def _check_order(rows: Deliveries, highest: Ints, skew_us: int) -> OrderResult:
+def _check_order(rows: Deliveries, highest: Ints, skew_us: int, message: Ints | None) -> OrderResult:
     order = np.lexsort((rows.delivery, rows.incarnation, rows.at_us, rows.sub_stream))
     sub_stream, number = rows.sub_stream[order], rows.number[order]
     before = _highest_before(sub_stream, number, highest)
     again = rows.is_seen[order]
     if (number <= before).any():
-        again |= is_again(joined(sub_stream, number))
+        again |= is_again(joined(sub_stream, number) if message is None else message[order])
     is_checked = rows.is_checked[order]
     rewound = np.flatnonzero(again & is_checked)
     inverted = np.flatnonzero(~again & is_checked & rows.is_remembered[order] & (number < before))

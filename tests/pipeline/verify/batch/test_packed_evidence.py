@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,9 +16,9 @@ from testing.journal.rows import delivered, published
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
-    global RecordStep, PackingStep, SCHEMA, parse, unpacked
+    global RecordStep, PackingStep, parse, unpacked
     from lbg_pipeline.journal.parse import parse
-    from lbg_pipeline.verify.shuffle import SCHEMA, PackingStep, RecordStep, unpacked
+    from lbg_pipeline.verify.shuffle import PackingStep, RecordStep, unpacked
 
 
 RECORDS = [
@@ -33,25 +34,26 @@ RECORDS = [
 )
 def test_pieces_hold_the_evidence_each_hash_in_one_bucket(lines: list[Any], settle_s: int) -> None:
     block = "".join(line if isinstance(line, str) else encode(line) for line in lines).encode()
-    parsed = parse(block, file_of=lambda _: "file")
+    parsed = replace(parse(block, file_of=lambda _: "file"), source="0-9 file")
     step = RecordStep(ValidationSettings(settle_s=settle_s))
     evidence = pa.Table.from_batches(list(step(parsed)))
     [pieces] = PackingStep(step, buckets=4)(parsed)
     buckets = pieces["bucket"].to_pylist()
     assert len(set(buckets)) == len(buckets) > 1
 
-    rows = [pa.Table.from_batches(list(unpacked([pieces.slice(place, 1)]))) for place in range(len(buckets))]
-    assert {one.schema for one in rows} == {SCHEMA}
-    assert sorted(map(str, pa.concat_tables(rows).to_pylist())) == sorted(map(str, evidence.to_pylist()))
-    lanes = [set(one["lane"].to_pylist()) for one in rows]
-    assert sum(map(len, lanes)) == len(set().union(*lanes)) == 9
+    rows = [unpacked([pieces.slice(place, 1)]) for place in range(len(buckets))]
+    expected = [{**row, "source": "0-9 file"} for row in evidence.drop_columns("lane").to_pylist()]
+    assert sorted(map(str, pa.concat_tables(rows).to_pylist())) == sorted(map(str, expected))
+    assert sorted(map(str, unpacked([pieces]).to_pylist())) == sorted(map(str, expected))
+    hashes = [set(one["hash"].drop_null().to_pylist()) for one in rows]
+    assert sum(map(len, hashes)) == len(set().union(*hashes)) == 9
 
 
 def test_a_piece_in_which_all_rows_are_the_same_has_them_all() -> None:
     block = encode(delivered(0)).encode() * 3
     step = RecordStep(ValidationSettings())
     [pieces] = PackingStep(step, buckets=4)(parse(block, file_of=str))
-    [rows] = unpacked([pieces])
+    rows = unpacked([pieces])
     assert [row["seq"] for row in rows.to_pylist()] == [0, 0, 0]
 
 

@@ -14,7 +14,7 @@ from lbg_pipeline.columns import Line
 from lbg_pipeline.errors import CheckpointRefused
 from testing.exploration import example_count
 from testing.journal.planted import SKEW_S, plant
-from testing.journal.random import EPOCHS, FIRST_EPOCH, journals
+from testing.journal.random import EPOCHS, FIRST_EPOCH, SKIPPED, journals
 from testing.journal.rows import START_US, delivered, published
 from testing.needs import repeated
 from testing.pipeline.reference import judge
@@ -23,9 +23,10 @@ from testing.pipeline.reference import judge
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
-    global Streamed, expected_offences, stream_checkpoint, told_offences
+    global MESSAGE_COUNTS, Streamed, expected_offences, stream_checkpoint, told_offences
     global with_unknown_column
     from lbg_pipeline.verify import stream_checkpoint
+    from lbg_pipeline.verify.tables import MESSAGE_COUNTS
     from testing.pipeline.checkpoint_layouts import with_unknown_column
     from testing.pipeline.streamed import Streamed, expected_offences, told_offences
 
@@ -59,13 +60,13 @@ def check_same(
         complete: Counter[tuple[str, int, str]] = Counter()
         for one in streamed.found["completeness"]:
             if one["group"] == group:
-                for name in ("published", "distinct", "lost", "pending", "unpublished"):
+                for name in MESSAGE_COUNTS:
                     complete[one["publisher"], one["hash"], name] += one[name]
         assert complete == Counter(
             {
                 (publisher, hash_, name): getattr(one, name)
                 for (publisher, hash_), one in judged.completeness.items()
-                for name in ("published", "distinct", "lost", "pending", "unpublished")
+                for name in MESSAGE_COUNTS
             }
         )
         totals = streamed.totals(group)
@@ -77,7 +78,7 @@ def check_same(
 
 @pytest.mark.long
 @given(
-    records=journals() | journals(publishers=EPOCHS, keys=("k0", "k2"), deliveries=20),
+    records=journals() | journals(publishers=EPOCHS, keys=("k0", "k2"), deliveries=20, odd=(SKIPPED,)),
     skew_us=st.sampled_from([0, 3]),
 )
 @settings(max_examples=example_count(60), deadline=None)
@@ -102,7 +103,9 @@ def test_any_history_in_any_epochs_is_judged_as_a_whole(
     is_started_again: bool, data: st.DataObject, jitter_us: int, epochs: int, seed: object, skew_us: int
 ) -> None:
     """`is_started_again`: publishers are, and go on from their state; few keys make inversions frequent."""
-    of_epochs = journals(modes=HASH_MODES, publishers=EPOCHS, keys=("k0", "k2"), groups=1, deliveries=20)
+    of_epochs = journals(
+        modes=HASH_MODES, publishers=EPOCHS, keys=("k0", "k2"), groups=1, deliveries=20, odd=(SKIPPED,)
+    )
     records: list[Record] = data.draw(of_epochs if is_started_again else journals(modes=HASH_MODES))
     arriving = sorted(records, key=lambda one: last_us(one) + seed.randint(0, jitter_us))
     streamed = Streamed(watermark_us=2000, skew_us=skew_us)
@@ -221,6 +224,23 @@ def test_memory_does_not_grow_with_history(monkeypatch: pytest.MonkeyPatch, is_s
     assert streamed.totals("g")["lost"] > 80
     assert max(rows for _, rows in sizes[20:]) <= max(rows for _, rows in sizes[5:20])
     assert max(size for size, _ in sizes[30:]) < 1.2 * max(size for size, _ in sizes[10:20])
+
+
+def test_a_key_on_a_second_hash_is_reported_in_whatever_epoch() -> None:
+    streamed = Streamed(watermark_us=1000)
+    of_others = [delivered(1, at_us=20, hash_=4, key="other"), delivered(1, at_us=30, hash_=67, group="h")]
+    streamed.feed([delivered(0, at_us=10, hash_=3), *of_others])
+    streamed.feed([delivered(1, at_us=5000, hash_=3)])
+    streamed.feed([delivered(0, at_us=9000, hash_=67), delivered(1, at_us=9500, hash_=67)])
+    streamed.feed([delivered(2, at_us=20_000, hash_=67), delivered(0, at_us=20_500, hash_=4)])
+    streamed.end()
+    rehashed = [
+        (one["group"], one["key"], one["hash"], one["seq"], one["at_us"] - START_US)
+        for one in streamed.found["offences"]
+        if one["kind"] == "rehashed"
+    ]
+    assert rehashed == [("g", "k", 67, 0, 9000), ("g", "k", 4, 0, 20_500)]
+    assert streamed.totals("g")["rehashed"] == 2
 
 
 def test_idle_keys_and_publishers_are_forgotten_and_their_counts_told() -> None:
