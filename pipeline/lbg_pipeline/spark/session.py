@@ -27,7 +27,9 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 _JAVA_OPTIONS = (
     f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -Dlog4j.configurationFile={_LOGGING.as_uri()} "
     # The work is done in Python: what the JVM would save by optimising more, it never earns back in a job of minutes.
-    "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
+    "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC "
+    # A fifth of a short job is the verification of classes, which pip has installed as Spark's developers built them.
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 
 
@@ -53,6 +55,8 @@ def spark_session(
         if (master or "local").startswith("local"):
             # What runs on this machine alone need not be reachable from others.
             ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+            # Plans are chosen for the input's size (`fit_shuffles`): to plan again after each stage costs a second.
+            ours["spark.sql.adaptive.enabled"] = "false"
     for key, value in {**ours, **(settings or {})}.items():
         builder = builder.config(key, value)
     try:

@@ -157,6 +157,9 @@ def _is(column: str) -> Column:
 BUCKETS = 64
 """Tasks that check: each holds its share of all deliveries, and costs some 30 ms however little that is."""
 
+FEW = 100_000
+"""Findings that the driver holds: each table of them is then a task, not a stage."""
+
 TABLES = ("offences", "lost", "gaps", "moves", "completeness", "broken")
 _WORST_FIRST = (
     *("inverted", "overlap", "misplaced", "rehashed", "rekeyed", "resized"),
@@ -181,15 +184,18 @@ def validate_journals(
     findings.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         groups = sorted({row["group"] for row in _groups_of_rehashed(findings).collect()})
-        # Findings are few where journals are sound, and lie in as many pieces as there were tasks.
-        gathered = findings.coalesce(2 * spark.sparkContext.defaultParallelism)
+        found = findings.where("keys is null")
         if groups:
             progress.begin("checking keys that have two hashes")
-            gathered = (
-                _without_order(gathered, groups)
+            found = (
+                _without_order(found, groups)
                 .unionAll(_checked_by_key(spark, paths, groups, settings))
                 .persist()
             )
+        if found.count() <= FEW:
+            gathered = spark.createDataFrame(found.toArrow(), FINDINGS).coalesce(1)
+        else:  # they lie in as many pieces as there were tasks
+            gathered = found.coalesce(2 * spark.sparkContext.defaultParallelism)
         progress.begin("writing")
         return _written(spark, output, gathered, settings)
     finally:

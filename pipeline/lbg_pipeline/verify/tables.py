@@ -143,7 +143,7 @@ FINDINGS = _table(
     ("stream", _table(*_STREAM, *((name, _LONG) for name in STREAM_COUNTS))),
     ("tally", _table(("group", _TEXT), *((name, _LONG) for name in COUNTS))),
     ("clock", _table(("latest_us", _LONG))),
-    ("broken", BROKEN),
+    ("broken", StructType([StructField(field.name, field.dataType) for field in BROKEN])),
 )
 """Results of workers: each row has one of these. `missing` is lost or pending, which the latest time of all decides;
 `missing_in`: published numbers of which some are missing, and where. `published_in`: files that have numbers in common.
