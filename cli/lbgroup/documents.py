@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 from lbg_core.admin.snapshot import SessionStatus
 from lbg_core.group.order_checker import Lost
 from lbg_core.publisher import PublishingReport
-from lbgroup.group_documents import Attributes, Group, KeyFate, Look, Peeked, Unknown, WatchedGroup
+from lbgroup.group_documents import Attributes, Group, KeyFate, KeyStep, Look, Peeked, Unknown, WatchedGroup
 from lbgroup.letter_documents import (
     DeadLetters,
     Discarded,
@@ -326,6 +326,9 @@ class Released(TypedDict):
 Rows = Annotated[list[dict[str, Any]], "rows of a table of docs/pipeline-tables.md"]
 
 
+Documents = list[dict[str, Any]]
+
+
 class Verdicts(TypedDict):
     """Verdicts on journals."""
 
@@ -333,11 +336,34 @@ class Verdicts(TypedDict):
     verdicts: Rows
     broken_lines: int
     copies: Annotated[list[dict[str, Any]], "records that are in two files: group, kind, file, other, count"]
-    first_offences: Rows
-    first_lost: Rows
+    affected: Annotated[Documents, "by group: keys, findings, kinds, first_us, last_us, members"]
+    first_keys: Annotated[Documents, "the same by key, most findings first"]
+    first_offences: Annotated[
+        Rows, "what breaks a verdict; move: that of its hash near it; ended: a run before it"
+    ]
+    first_lost: Annotated[Rows, "also with first_message and last_message: seq, key, published_at_us"]
     first_broken_lines: Rows
     late: NotRequired[Annotated[int, "with --stream: records behind the watermark"]]
     found: NotRequired[Annotated[int, "with --stream: messages reported as lost that came after all"]]
+
+
+class KeyHistory(TypedDict):
+    """Messages of a key of a group in journals."""
+
+    group: str
+    key: str
+    hashes: list[int]
+    queues: list[int]
+    steps: Annotated[list[KeyStep], "the lane of the key, in time order"]
+    published: Annotated[int, "records of publishers"]
+    delivered: Annotated[int, "records of members"]
+    left: Annotated[int, "older ones that are not in steps"]
+
+
+class KeyHistories(TypedDict):
+    """With --key."""
+
+    histories: Annotated[list[KeyHistory], "one for each group"]
 
 
 class Profile(TypedDict):
@@ -468,12 +494,12 @@ DOCUMENTS: dict[str, Any] = {
         *(Extended(finding, {"event": Literal[event]}) for finding, event in EVENTS.items()),
         ReportEvent,
     ),
-    "pipeline validate": Verdicts,
+    "pipeline validate": (Verdicts, KeyHistories),
     "pipeline profile": Profiles,
     "pipeline plan": Plan,
     "pipeline forecast": Forecast,
 }
-"""By command, as it is typed after `lbg`; of several one is on each line."""
+"""By command, as it is typed after `lbg`; of several each is an output, or a line of one in STREAMS."""
 
 STREAMS = ("top", "consume", "validate")
 """Commands whose output is a document a line."""

@@ -286,8 +286,8 @@ class KeyStep(TypedDict):
     word: NotRequired[
         Annotated[
             str,
-            "finished, finished-unacknowledged, dead, repeat-dropped, parked, forwarded or given-back; or the state "
-            "that it has now",
+            "finished, finished-unacknowledged, dead, repeat-dropped, parked, forwarded or given-back; the state that "
+            "it has now; or in journals undelivered",
         ]
     ]
     redelivered: NotRequired[bool]

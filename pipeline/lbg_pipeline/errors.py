@@ -3,6 +3,7 @@
     PipelineError
     ├── SparkUnusable      no PySpark, no Java, or a master that does not answer
     ├── JournalNotFound    a path that holds no journal, or cannot be read
+    ├── NoRecords          journals without a record, or without one of a named group or key
     ├── NewerSchema        a journal of a newer LBG: `file`, `version`
     ├── CheckpointRefused  a checkpoint of a stream that another LBG wrote
 ├── JobFailed          Spark failed a job, with Spark's reason
@@ -29,6 +30,10 @@ class SparkUnusable(PipelineError):
 
 
 class JournalNotFound(PipelineError):
+    pass
+
+
+class NoRecords(PipelineError):
     pass
 
 

@@ -1,21 +1,30 @@
 """The lane of a key: its messages in time order, those that wait in its queue last, from what members remember and from
-where they are now. Pure."""
+where they are now, or from journals. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, tzinfo
 from typing import Any
 
 from lbg_core.command_output import text_table
+from lbg_core.counted_nouns import counted
 from lbg_core.group import SequenceSet
 from lbg_core.group.held_messages import Ending, HeldState, PeekedMessage
 from lbg_core.group.members_protocol import KeyAnswer
 from lbg_core.group.sequences import Run
 from lbg_core.peers import printable
 
-Word = Ending | HeldState
+
+class Published(enum.StrEnum):
+    """A message that journals of publishers have, and those of members have not."""
+
+    UNDELIVERED = "undelivered"
+
+
+Word = Ending | HeldState | Published
 """State of a message at the end of a visit to a member: what became of it there, or what it is now."""
 
 WAITS = (HeldState.WAITING, HeldState.READY)
@@ -39,6 +48,7 @@ _TEXTS: dict[Word, str] = {
     HeldState.PROCESSED: "finished, the broker has not confirmed it",
     HeldState.READY: "WAITS in the queue",
     HeldState.UNROUTED: "unrouted: in no queue",
+    Published.UNDELIVERED: "NOT DELIVERED in these journals",
 }
 
 
@@ -80,7 +90,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Sequence numbers of a publisher and the key's hash that no member that answered has or had."""
+    """Sequence numbers of a publisher and the key's hash that no member that answered has or had, or no journal."""
 
     at_us: int
     publisher: str
@@ -103,9 +113,21 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Journaled:
+    """Reach of journals: their records of the key. `left`: older ones that are not in the lane."""
+
+    published: int
+    delivered: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
 class Lane:
+    """From journals, if `journaled`; else from what members remember."""
+
     steps: tuple[Step, ...]
-    memories: tuple[Memory, ...]
+    memories: tuple[Memory, ...] = ()
+    journaled: Journaled | None = None
 
     @property
     def open_from(self) -> int:
@@ -120,9 +142,10 @@ class Lane:
         return next((place for place in open_ if words[place] not in WAITS), next(iter(open_), len(words)))
 
     def to_json(self) -> dict[str, Any]:
+        reach = {"remembered": [asdict(one) for one in self.memories]}
         return {
             "steps": [{"step": type(one).__name__.lower(), **asdict(one)} for one in self.steps],
-            "remembered": [asdict(one) for one in self.memories],
+            **(reach if self.journaled is None else asdict(self.journaled)),
         }
 
 
@@ -137,11 +160,16 @@ def lane_of(answers: Sequence[KeyAnswer], elsewhere: Iterable[PeekedMessage]) ->
             visits.append(visit)
         else:  # a member remembers how it came there, and the message why
             visits[place] = replace(visits[place], reason=visit.reason)
-    visits.sort(key=lambda one: (one.word is HeldState.READY, one.at_us, one.seq or 0))
     memories = (
         Memory(one.sender.name, one.kept, one.since_us, one.left) for one in sorted(answers, key=_name_of)
     )
-    return Lane(tuple(_with_remarks(_marked(visits), _known(answers))), tuple(memories))
+    return Lane(steps_of(visits, _known(answers)), tuple(memories))
+
+
+def steps_of(visits: Iterable[Visit], known: Mapping[str, SequenceSet]) -> tuple[Step, ...]:
+    """`known`: numbers of the key's hash that are somewhere, by publisher; no gap is seen in those of others."""
+    ordered = sorted(visits, key=lambda one: (one.word is HeldState.READY, one.at_us, one.seq or 0))
+    return tuple(_with_remarks(_marked(ordered), known))
 
 
 def _name_of(answer: KeyAnswer) -> str:
@@ -210,7 +238,7 @@ def _known(answers: Iterable[KeyAnswer]) -> dict[str, SequenceSet]:
     return known
 
 
-def _with_remarks(visits: Iterable[Visit], known: dict[str, SequenceSet]) -> Iterator[Step]:
+def _with_remarks(visits: Iterable[Visit], known: Mapping[str, SequenceSet]) -> Iterator[Step]:
     member: str | None = None
     highest: dict[str, int] = {}
     for one in visits:
@@ -251,7 +279,8 @@ def lane_rows(lane: Lane, now_us: int, zone: tzinfo | None = None) -> tuple[list
     named = list(dict.fromkeys(one.publisher for one in steps if one.publisher is not None))
     marks = {one: "" if len(named) == 1 else f"{_mark(place)}:" for place, one in enumerate(named)}
     publishers = [printable(f"{marks[one]} {one}".strip(), max_chars=None) for one in named]
-    return publishers, [_row(step, marks, clock) for step in lane.steps]
+    gap = "GAP: no member that answered has or had them" if lane.journaled is None else "GAP: in no journal"
+    return publishers, [_row(step, marks, clock, gap) for step in lane.steps]
 
 
 def lane_lines(lane: Lane, now_us: int, zone: tzinfo | None = None) -> Iterator[str]:
@@ -263,17 +292,26 @@ def lane_lines(lane: Lane, now_us: int, zone: tzinfo | None = None) -> Iterator[
     yield reach_text(lane, now_us, zone)
 
 
+_JOURNALS = "the journals (lbg pipeline validate --key)"
+
+
 def reach_text(lane: Lane, now_us: int, zone: tzinfo | None = None) -> str:
     """Reach of the lane into the past."""
+    if (of := lane.journaled) is not None:
+        left = f", {of.left:,} older of them are not shown" if of.left else ""
+        return (
+            f"history: {of.published:,} published and {counted(of.delivered, 'delivery', 'deliveries')} in the "
+            f"journals{left}; what waits now: lbg group key"
+        )
     if not lane.memories:
-        return "history: no member answered; what was finished is in the journals"
+        return f"history: no member answered; what was finished is in {_JOURNALS}"
     clock = _Clock(now_us, zone)
     kept = ", ".join(
         f"{printable(one.member)} {one.kept:,} since {clock.of(one.since_us)[:8]}"
         + (f", {one.left:,} older of this key are not shown" if one.left else "")
         for one in lane.memories
     )
-    return f"history: the last messages of all keys at {kept}; earlier ones and those of other members: the journals"
+    return f"history: the last messages of all keys at {kept}; earlier ones and those of other members: {_JOURNALS}"
 
 
 class _Clock:
@@ -299,15 +337,14 @@ def _mark(place: int) -> str:
     return chr(ord("A") + place) if place < 26 else f"P{place}"
 
 
-def _row(step: Step, marks: dict[str, str], clock: _Clock) -> tuple[str, ...]:
+def _row(step: Step, marks: dict[str, str], clock: _Clock, gap: str) -> tuple[str, ...]:
     match step:
         case Moved():
             text = f"moved from {printable(step.former)} to {printable(step.member)}"
             return (clock.of(step.at_us), "", "", str(step.queue), "", "", "", "", text)
         case Gap():
             numbers = str(step.first) if step.first == step.last else f"{step.first}-{step.last}"
-            text = "GAP: no member that answered has or had them"
-            return (clock.of(step.at_us), f"{marks[step.publisher]}{numbers}", "", "", "", "", "", "", text)
+            return (clock.of(step.at_us), f"{marks[step.publisher]}{numbers}", "", "", "", "", "", "", gap)
         case Visit():
             return _visit_row(step, marks, clock)
 

@@ -91,8 +91,18 @@ def _settings(ctx: click.Context, parameter: click.Parameter, values: tuple[str,
     return dict(one.split("=", 1) for one in values)
 
 
-def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--out, --master, --conf, --output and --json."""
+def out_option(*, required: bool = True) -> Decorator:
+    return click.option(
+        "--out",
+        required=required,
+        metavar="DIR",
+        help="Directory of the results: a new one, or that of an earlier run, which is replaced. Any URL that Spark "
+        "writes.",
+    )
+
+
+def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--master, --conf, --output and --json."""
     for option in (
         output_option("the report, as one object.", has_flag=True),
         click.option(
@@ -107,13 +117,11 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="URL",
             help="Spark master. By default spark-submit's, else local[*]: all cores of this machine.",
         ),
-        click.option(
-            "--out",
-            required=True,
-            metavar="DIR",
-            help="Directory of the results: a new one, or that of an earlier run, which is replaced. Any URL that "
-            "Spark writes.",
-        ),
     ):
         command = option(command)
     return command
+
+
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--out and those of Spark."""
+    return out_option()(spark_options(command))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lbg_pipeline.commands.options import journal_options, output_options
+from lbg_core.command_output import echo_json
+from lbg_pipeline.commands.options import journal_options, out_option, spark_options
 
 if TYPE_CHECKING:
     from lbg_pipeline.verify.report import Report
@@ -137,7 +139,13 @@ def _time(at_us: int) -> str:
 
 @click.command(epilog="Example: lbg pipeline validate --journal journal --out verdict")
 @journal_options
-@output_options
+@out_option(required=False)
+@spark_options
+@click.option(
+    "--key",
+    metavar="KEY",
+    help="Print the history of this key instead, in the words of `lbg group key`. Writes nothing: without --out.",
+)
 @click.option(
     "--settle",
     "settle_s",
@@ -164,10 +172,11 @@ def _time(at_us: int) -> str:
 def validate(
     journals: tuple[str, ...],
     groups: tuple[str, ...],
-    out: str,
+    out: str | None,
     master: str | None,
     conf: dict[str, str],
     as_json: bool,
+    key: str | None,
     settle_s: float,
     clock_skew_s: float,
     exactly_once: bool,
@@ -185,6 +194,13 @@ def validate(
     """
     options = StreamOptions(**of_stream)
     options.check(stream=stream, settle_s=settle_s)
+    if key is not None:
+        if out or stream:
+            raise click.UsageError("--key prints a history and writes nothing: leave out --out and --stream")
+        _print_key(journals, groups, master, conf, key, as_json=as_json)
+        return 0
+    if out is None:
+        raise click.UsageError("Missing option '--out': the directory of the results")
     if stream:
         result = _streamed(journals, groups, out, master, conf, clock_skew_s, exactly_once, options)
         click.echo(json.dumps(result.as_json()) if as_json else "\n".join(result.lines()))
@@ -198,13 +214,39 @@ def validate(
 
     settings = ValidationSettings(settle_s, clock_skew_s, exactly_once, frozenset(groups) or None)
     with spark_job("validate", master, conf) as spark, shown_progress(spark) as progress:
-        report = validate_journals(spark, journals, out, settings, progress=progress)
+        report = validate_journals(spark, journals, out, settings, progress=progress, made_by=_made_by())
     click.echo(json.dumps(report.as_json()) if as_json else "\n".join(report_lines(report)))
     return _status(report, strict)
 
 
+def _made_by() -> str:
+    return f"Made by lbg pipeline validate at {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}"
+
+
 def _status(report: Report, strict: bool) -> int:
     return 0 if report.is_sound and not (strict and report.broken_lines) else 1
+
+
+def _print_key(
+    journals: tuple[str, ...],
+    groups: tuple[str, ...],
+    master: str | None,
+    conf: dict[str, str],
+    key: str,
+    *,
+    as_json: bool,
+) -> None:
+    from lbg_pipeline.spark.jobs import shown_progress
+    from lbg_pipeline.spark.session import spark_job
+    from lbg_pipeline.verify.key_history import key_histories
+
+    with spark_job("validate --key", master, conf) as spark, shown_progress(spark) as progress:
+        progress.begin("reading")
+        histories = key_histories(spark, journals, key, groups)
+    if as_json:
+        echo_json({"histories": [one.as_json() for one in histories]})
+    else:
+        click.echo("\n".join(line for one in histories for line in one.lines()))
 
 
 def _streamed(
@@ -239,6 +281,7 @@ def _streamed(
             stopped=stopped_by_signals(),
             on_epoch=Progress(),
             exactly_once=exactly_once,
+            made_by=_made_by(),
         )
 
 

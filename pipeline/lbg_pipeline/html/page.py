@@ -108,10 +108,11 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`numeric`: set to the right, figures below figures."""
+    """`numeric`: set to the right, figures below figures. `is_prose`: its texts are shown whole, on several lines."""
 
     title: str
     numeric: bool = False
+    is_prose: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +201,7 @@ def _facts(part: Facts) -> str:
 
 def _table(part: Table) -> str:
     caption = f"<caption>{escaped(part.title)}</caption>" if part.title else ""
-    head = "".join(f'<th scope="col"{_numeric(one)}>{escaped(one.title)}</th>' for one in part.columns)
+    head = "".join(f'<th scope="col"{_class(one)}>{escaped(one.title)}</th>' for one in part.columns)
     rows = "".join(f"<tr>{_cells(part.columns, row)}</tr>" for row in part.rows)
     left_out = f'<p class="note">{escaped(part.left_out)}</p>' if part.left_out else ""
     table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
@@ -213,12 +214,13 @@ def _cells(columns: Sequence[Column], row: Sequence[str | Bar]) -> str:
 
 def _cell(column: Column, cell: str | Bar) -> str:
     text, bar = (cell.text, _bar(cell.share)) if isinstance(cell, Bar) else (cell, "")
-    whole = f' title="{escaped(text)}"' if len(text) > LONGEST else ""
-    return f"<td{_numeric(column)}{whole}{bar}>{escaped(text, LONGEST)}</td>"
+    longest = None if column.is_prose else LONGEST
+    whole = f' title="{escaped(text)}"' if longest is not None and len(text) > longest else ""
+    return f"<td{_class(column)}{whole}{bar}>{escaped(text, longest)}</td>"
 
 
-def _numeric(column: Column) -> str:
-    return ' class="number"' if column.numeric else ""
+def _class(column: Column) -> str:
+    return ' class="number"' if column.numeric else ' class="prose"' if column.is_prose else ""
 
 
 def _bar(share: float) -> str:

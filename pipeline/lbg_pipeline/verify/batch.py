@@ -19,11 +19,22 @@ from lbg_pipeline.schemas import arrow_schema
 from lbg_pipeline.spark.jobs import Progress, run_concurrently
 from lbg_pipeline.spark.output import Output
 from lbg_pipeline.verify.batch_findings import KEY_BUCKETS, LaneChecker, groups_of_rehashed
+from lbg_pipeline.verify.incidents import LISTED, Incidents, first_rows, incidents_of
+from lbg_pipeline.verify.page import report_page
 from lbg_pipeline.verify.publishers import lost_messages, published_copies
 from lbg_pipeline.verify.report import SHOWN, Report
 from lbg_pipeline.verify.settings import ValidationSettings
 from lbg_pipeline.verify.shuffle import PIECES, KeyStep, PackingStep, RecordStep, unpacked
-from lbg_pipeline.verify.tables import BREAKING, COPIES, COUNTS, FINDINGS, KINDS, STREAM_COUNTS, VERDICTS
+from lbg_pipeline.verify.tables import (
+    BREAKING,
+    COPIES,
+    COUNTS,
+    FINDINGS,
+    KINDS,
+    RUNS,
+    STREAM_COUNTS,
+    VERDICTS,
+)
 
 _STREAM = ("group", "publisher", "hash")
 
@@ -37,6 +48,7 @@ class CheckResult:
     lost: DataFrame
     gaps: DataFrame
     moves: DataFrame
+    runs: DataFrame
     completeness: DataFrame
     broken: DataFrame
 
@@ -64,6 +76,9 @@ def check_result(findings: DataFrame, settings: ValidationSettings) -> CheckResu
         lost=_ranges(settled, settings),
         gaps=_table(findings, "gap"),
         moves=_table(findings, "move"),
+        runs=_table(findings, "run")
+        .groupBy(*RUNS.names[:4])
+        .agg(F.min("first_us").alias("first_us"), F.max("last_us").alias("last_us")),
         completeness=_completeness(settled),
         broken=_table(findings, "broken"),
     )
@@ -161,10 +176,9 @@ FEW = 100_000
 """Findings that the driver holds: each table of them is then a task, not a stage."""
 
 TABLES = ("offences", "lost", "gaps", "moves", "completeness", "broken")
-_WORST_FIRST = (
-    *("inverted", "overlap", "misplaced", "rehashed", "rekeyed", "resized"),
-    *("repeated", "rerouted", "rewound"),
-)
+
+RUNS_MAX = 10_000
+"""Runs of members beside which findings are seen: the latest."""
 
 
 def validate_journals(
@@ -174,6 +188,7 @@ def validate_journals(
     settings: ValidationSettings,
     *,
     progress: Progress,
+    made_by: str = "",
 ) -> Report:
     """Raises JournalNotFound and OutputRefused; a record of a newer version ends it before a table is written."""
     output = Output(spark, out)
@@ -197,7 +212,10 @@ def validate_journals(
         else:  # they lie in as many pieces as there were tasks
             gathered = found.coalesce(2 * spark.sparkContext.defaultParallelism)
         progress.begin("writing")
-        return _written(spark, output, gathered, settings)
+        report, incidents, broken = _written(spark, output, gathered, settings)
+        output.text("report.json", json.dumps(report.as_json(), indent=2) + "\n")
+        output.text("report.html", report_page(report, incidents, broken, journals=paths, made_by=made_by))
+        return report
     finally:
         findings.unpersist()
 
@@ -224,46 +242,58 @@ def _checked_by_key(
 
 def _written(
     spark: SparkSession, output: Output, findings: DataFrame, settings: ValidationSettings
-) -> Report:
+) -> tuple[Report, Incidents, list[dict[str, Any]]]:
+    """The last: the first rows of the table `broken`."""
     result = check_result(findings, settings)
     jobs: list[Callable[[], Any]] = [
         result.verdicts.collect,
         result.broken.count,
         findings.where("copy is not null or published_in is not null").select("copy", "published_in").collect,
+        partial(first_rows, result.runs, RUNS_MAX, F.desc("last_us")),
     ]
     jobs += [partial(output.table, name, getattr(result, name)) for name in TABLES]
-    verdict_rows, broken_lines, in_two_files, *_ = run_concurrently(jobs)
+    verdict_rows, broken_lines, in_two_files, runs, *_ = run_concurrently(jobs)
     verdicts = sorted((row.asDict() for row in verdict_rows), key=lambda row: row["group"])
     copies = _copies(spark, in_two_files, settings)
     for row in verdicts:
         of_group = (one for one in copies if (one["group"], one["kind"]) == (row["group"], "published"))
         row["published"] -= sum(one["count"] for one in of_group)
-    has_offences = any(row[kind] for row in verdicts for kind in (*KINDS, "uncertain"))
     has_lost = any(row["lost"] for row in verdicts)
     # From Arrow: rows of Python's take Spark a worker to convert.
     table = spark.createDataFrame(pa.Table.from_pylist(verdicts, arrow_schema(VERDICTS)), VERDICTS)
     jobs = [
-        partial(first_rows, result.offences if has_offences else None, severity(), "group", "at_us"),
-        partial(first_rows, result.lost if has_lost else None, "group", "publisher", "hash", "first"),
-        partial(first_rows, result.broken if broken_lines else None, "file", "text"),
+        partial(first_rows, output.read("broken") if broken_lines else None, LISTED, "file", "line"),
         partial(output.table, "verdicts", table.coalesce(1)),
     ]
     if has_lost:
         messages = lost_messages(spark, result.lost, _table(findings, "missing_in"))
         jobs.append(partial(output.table, "lost_messages", messages.coalesce(1)))
-    first_offences, first_lost, first_broken_lines, *_ = run_concurrently(jobs)
+    else:
+        output.without("lost_messages")
+    broken_rows, *_ = run_concurrently(jobs)
+    incidents = incidents_of(
+        spark,
+        verdicts,
+        offences=output.read("offences"),
+        lost=output.read("lost"),
+        lost_messages=output.read("lost_messages") if has_lost else None,
+        moves=output.read("moves"),
+        runs=runs,
+        exactly_once=settings.exactly_once,
+    )
     report = Report(
         verdicts=verdicts,
         broken_lines=broken_lines,
         copies=sorted(copies, key=lambda one: (one["group"], -one["count"], one["file"], one["other"]))[
             :SHOWN
         ],
-        first_offences=first_offences,
-        first_lost=first_lost,
-        first_broken_lines=first_broken_lines,
+        affected=incidents.affected,
+        first_keys=incidents.keys[:SHOWN],
+        first_offences=incidents.offences[:SHOWN],
+        first_lost=incidents.lost[:SHOWN],
+        first_broken_lines=broken_rows[:SHOWN],
     )
-    output.text("report.json", json.dumps(report.as_json(), indent=2) + "\n")
-    return report
+    return report, incidents, broken_rows
 
 
 def _copies(
@@ -277,14 +307,3 @@ def _copies(
     for row in rows:
         counts[tuple(row)[:-1]] += row["count"]
     return [dict(zip(COPIES.names, (*names, count), strict=True)) for names, count in sorted(counts.items())]
-
-
-def first_rows(table: DataFrame | None, *by: Column | str) -> list[dict[str, Any]]:
-    if table is None:
-        return []
-    return [row.asDict() for row in table.orderBy(*by).limit(SHOWN).collect()]
-
-
-def severity() -> Column:
-    place = F.array_position(F.array(*(F.lit(kind) for kind in _WORST_FIRST)), F.col("kind"))
-    return F.col("uncertain").cast("int") * len(_WORST_FIRST) + place

@@ -225,6 +225,7 @@ class _HashChecks:
         yield _overlap_findings(of, self._key, has_order, self._settings.skew_us)
         yield "keys", packed_keys(of.table, self._keys_at[has_order[self._keys_at]])
         yield self._move_findings()
+        yield "run", self._runs()
         yield from self._completeness_findings()
         yield "tally", self._tallies()
         if of.is_in_sessions.any():
@@ -245,6 +246,17 @@ class _HashChecks:
         ).append_column("at_us", pa.array(at_us)).append_column(
             "pause_us", pa.array(at_us - of.delivered_at_us[was])
         )
+
+    def _runs(self) -> pa.Table:
+        of, rows = self._of, np.flatnonzero(self._is_delivered)
+        run, firsts = dense(of.group.codes[rows], of.member[rows], of.run[rows])
+        first_us, last_us = np.full(len(firsts), np.iinfo(np.int64).max), np.full(len(firsts), NEVER)
+        np.minimum.at(first_us, run, of.delivered_at_us[rows])
+        for column in (of.delivered_at_us, of.finished_at_us, of.settled_at_us):
+            np.maximum.at(last_us, run, column[rows])
+        names = ["group", "member", "member_name", "incarnation"]
+        table = of.table.select(names).take(pa.array(rows[firsts]))
+        return table.append_column("first_us", pa.array(first_us)).append_column("last_us", pa.array(last_us))
 
     def _completeness_findings(self) -> Iterator[Finding]:
         of, is_delivered = self._of, self._is_delivered

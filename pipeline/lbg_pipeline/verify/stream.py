@@ -29,14 +29,15 @@ from lbg_pipeline.errors import JournalNotFound
 from lbg_pipeline.journal import scan_journals
 from lbg_pipeline.schemas import BROKEN
 from lbg_pipeline.spark.output import Output, Stored
-from lbg_pipeline.verify.batch import first_rows, severity
-from lbg_pipeline.verify.report import Report, report_lines
+from lbg_pipeline.verify.incidents import LISTED, Incidents, Row, first_rows, incidents_of
+from lbg_pipeline.verify.page import report_page
+from lbg_pipeline.verify.report import SHOWN, Report, report_lines
 from lbg_pipeline.verify.settings import StreamSettings, Window
 from lbg_pipeline.verify.stream_bucket import bucket_checker, pieces_of, unpacker
 from lbg_pipeline.verify.stream_columns import BUCKETS, PIECES, piece, unpacked
 from lbg_pipeline.verify.stream_findings import FINDING_TABLES
 from lbg_pipeline.verify.stream_state import FILES, LONGEST_PAUSE, Totals
-from lbg_pipeline.verify.tables import BREAKING, COPIES, LOST, OFFENCES, VERDICTS
+from lbg_pipeline.verify.tables import BREAKING, COPIES, LOST, MOVES, OFFENCES, VERDICTS
 
 FOREVER = 1 << 61
 PIECES_TABLE: StructType = from_arrow_schema(PIECES)
@@ -316,6 +317,9 @@ class StreamReport:
 
     def lines(self) -> Iterator[str]:
         yield from report_lines(self.report)
+        yield from self.warnings()
+
+    def warnings(self) -> Iterator[str]:
         if self.recovered:
             yield f"{counted(self.recovered, 'message')} reported as lost came after all: see table found"
         if self.late:
@@ -336,6 +340,7 @@ def stream_journals(
     stopped: Event,
     on_epoch: OnEpoch,
     exactly_once: bool = False,
+    made_by: str = "",
 ) -> StreamReport:
     """Raises JournalNotFound and OutputRefused; a record of a newer version ends it before its epoch is written."""
     output = Output(spark, out)
@@ -349,13 +354,18 @@ def stream_journals(
         stopped=stopped,
         on_epoch=on_epoch,
     )
-    result = _report(spark, Stored(spark, out), front, exactly_once)
+    result, incidents, broken = _report(spark, Stored(spark, out), front, exactly_once)
     output.table("verdicts", spark.createDataFrame(list(result.report.verdicts), VERDICTS).coalesce(1))
     output.text("report.json", json.dumps(result.as_json(), indent=2) + "\n")
+    warnings = tuple(result.warnings())
+    made = report_page(result.report, incidents, broken, journals=paths, made_by=made_by, warnings=warnings)
+    output.text("report.html", made)
     return result
 
 
-def _report(spark: SparkSession, out: Stored, front: Front, exactly_once: bool) -> StreamReport:
+def _report(
+    spark: SparkSession, out: Stored, front: Front, exactly_once: bool
+) -> tuple[StreamReport, Incidents, list[Row]]:
     by_group = front.totals.by_group()
     verdicts = [_verdict(group, counts, exactly_once) for group, counts in by_group.items()]
 
@@ -368,19 +378,32 @@ def _report(spark: SparkSession, out: Stored, front: Front, exactly_once: bool) 
     lost = table("lost", LOST).join(
         table("found", LOST), ["group", "publisher", "hash", "first"], "left_anti"
     )
+    incidents = incidents_of(
+        spark,
+        verdicts,
+        offences=table("offences", OFFENCES),
+        lost=lost,
+        lost_messages=None,
+        moves=table("moves", MOVES),
+        runs=(),
+        exactly_once=exactly_once,
+    )
+    broken_rows = first_rows(broken, LISTED, "file", "line")
     report = Report(
         verdicts=verdicts,
         broken_lines=broken.count(),
-        first_offences=first_rows(table("offences", OFFENCES), severity(), "group", "at_us"),
-        copies=first_rows(table("copies", COPIES), "file", "other"),
-        first_lost=first_rows(lost, "group", "publisher", "hash", "first"),
-        first_broken_lines=first_rows(broken, "file", "text"),
+        copies=first_rows(table("copies", COPIES), SHOWN, "file", "other"),
+        affected=incidents.affected,
+        first_keys=incidents.keys[:SHOWN],
+        first_offences=incidents.offences[:SHOWN],
+        first_lost=incidents.lost[:SHOWN],
+        first_broken_lines=broken_rows[:SHOWN],
     )
 
     def total(name: str) -> int:
         return sum(counts.get(name, 0) for counts in by_group.values())
 
-    return StreamReport(report, late=total("late"), recovered=total("found"))
+    return StreamReport(report, late=total("late"), recovered=total("found")), incidents, broken_rows
 
 
 def _verdict(group: str, counts: dict[str, int], exactly_once: bool) -> dict[str, Any]:

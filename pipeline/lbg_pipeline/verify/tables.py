@@ -75,6 +75,12 @@ MOVES = _table(
 )
 """A hash went from member `was` to member `now`, whose first delivery was at `at_us`."""
 
+RUNS = _table(
+    *(("group", _TEXT), ("member", _INT), ("member_name", _TEXT), ("incarnation", _TEXT)),
+    *(("first_us", _LONG), ("last_us", _LONG)),
+)
+"""Runs of members: from the first delivery to the last time of any."""
+
 MESSAGE_COUNTS = ("published", "distinct", "lost", "pending", "unpublished", "unrecorded", "early")
 COMPLETENESS = _table(*_STREAM, *((name, _LONG) for name in MESSAGE_COUNTS))
 """Different messages of each publisher and hash; `distinct` were delivered, settled or not; `unrecorded` and `early`
@@ -140,6 +146,7 @@ FINDINGS = _table(
     ("published_in", _table(("file", _TEXT), ("other", _TEXT))),
     ("keys", _table(("bucket", _INT), ("rows", BinaryType()))),
     ("move", MOVES),
+    ("run", RUNS),
     ("stream", _table(*_STREAM, *((name, _LONG) for name in STREAM_COUNTS))),
     ("tally", _table(("group", _TEXT), *((name, _LONG) for name in COUNTS))),
     ("clock", _table(("latest_us", _LONG))),

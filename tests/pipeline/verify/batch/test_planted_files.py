@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from lbg_core.group import DeliveredRecord, PublishedRecord, encode, incarnation_of_epoch
-from lbg_pipeline.verify.report import Report, report_lines
 from lbg_pipeline.verify.settings import ValidationSettings
 from testing.journal.rows import START_US, delivered, published, write_lines
 
@@ -21,14 +20,15 @@ from testing.journal.rows import START_US, delivered, published, write_lines
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
-    global Progress, SparkSession, validate_journals
+    global Progress, Report, SparkSession, report_lines, validate_journals
     from pyspark.sql import SparkSession
 
     from lbg_pipeline.spark.jobs import Progress
     from lbg_pipeline.verify.batch import validate_journals
+    from lbg_pipeline.verify.report import Report, report_lines
 
 
-Validated = Callable[..., tuple[Report, dict[str, Any]]]
+Validated = Callable[..., tuple["Report", dict[str, Any]]]
 Record = PublishedRecord | DeliveredRecord
 
 

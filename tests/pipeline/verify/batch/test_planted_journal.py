@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from lbg_pipeline.errors import error_of
-from lbg_pipeline.verify.report import Report, report_lines
 from lbg_pipeline.verify.settings import ValidationSettings
 from testing.journal.planted import SKEW_S, Planted, plant, plant_newer
 from testing.journal.rows import delivered, published, write_journal
@@ -22,12 +21,13 @@ from testing.pipeline.findings import LostRange, Move
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
-    global DataFrame, Progress, PythonException, SparkSession, validate_journals
+    global DataFrame, Progress, PythonException, Report, SparkSession, report_lines, validate_journals
     from pyspark.errors import PythonException
     from pyspark.sql import DataFrame, SparkSession
 
     from lbg_pipeline.spark.jobs import Progress
     from lbg_pipeline.verify.batch import validate_journals
+    from lbg_pipeline.verify.report import Report, report_lines
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def test_the_report_says_what_the_tables_do(judged: Judged) -> None:
     assert faulty["unpublished"] == judged.planted.unpublished["faulty"]
     text = "\n".join(report_lines(judged.report))
     assert f"{len(judged.planted.broken)} LINES ARE NOT RECORDS" in text
-    assert "lost: group faulty, publisher faulty-1, hash 1, 10 to 12" in text
+    assert "lost: group faulty, publisher faulty-1, hash 1, numbers 10 to 12" in text
 
 
 def test_a_newer_version_is_refused_before_a_table_is_written(spark: SparkSession, tmp_path: Path) -> None:
