@@ -24,7 +24,7 @@ SEARCHES = ("match", "search", "fullmatch", "findall", "sub", "finditer")
 ALLOWED = {
     "core/lbg_core/admin/management.py: '[SSL' in str(error)": "Python's ssl has no class for it",
     "core/lbg_core/http_listener.py: str(error).removeprefix('400, message:')": "aiohttp has the cause in a text",
-    "pipeline/lbg_pipeline/errors.py: _OURS.search(str(error))": "an error of a worker is a text of Spark's",
+    "pipeline/lbg_pipeline/errors.py: _OURS.search(text)": "an error of a worker is a text of Spark's",
     "sidecar/lbg_sidecar/inbox/sqlite.py: 'no such savepoint' not in str(error)": "SQLite has no code for it",
 }
 

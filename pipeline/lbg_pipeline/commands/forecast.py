@@ -16,6 +16,7 @@ from lbg_pipeline.commands.options import (
     moment,
     output_options,
     seconds,
+    submitted,
     zone,
 )
 
@@ -267,6 +268,4 @@ def forecast(*, out: str, master: str | None, conf: dict[str, str], as_json: boo
 
 
 if __name__ == "__main__":
-    from lbg_pipeline.spark.session import submitted
-
     submitted(forecast)

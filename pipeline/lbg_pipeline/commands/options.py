@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +13,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from lbg_core.command_output import output_option
+from lbg_pipeline.errors import PipelineError
 
 _SPAN = re.compile(r"([0-9]{1,9})(s|m|h|d|)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -125,3 +128,18 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--out and those of Spark."""
     return out_option()(spark_options(command))
+
+
+def submitted(command: click.Command) -> None:
+    """The entry of a spark-submit application."""
+    try:
+        sys.exit(command.main(standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except PipelineError as error:
+        click.echo(f"lbg: error: {error}", err=True)
+        sys.exit(1)
+    except click.Abort:
+        click.echo("lbg: interrupted", err=True)
+        sys.exit(128 + signal.SIGINT)

@@ -12,7 +12,7 @@ import click
 from lbg_core.command_output import echo_json
 from lbg_core.group import ATTRIBUTES, HASH_FUNCTIONS
 from lbg_core.group.spec import HASH_COUNT_MAX, QUEUE_COUNT_MAX
-from lbg_pipeline.commands.options import delay, journal_option, output_options
+from lbg_pipeline.commands.options import delay, journal_option, output_options, submitted
 
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
@@ -158,6 +158,4 @@ def plan(
 
 
 if __name__ == "__main__":
-    from lbg_pipeline.spark.session import submitted
-
     submitted(plan)

@@ -7,7 +7,7 @@ import time
 import click
 
 from lbg_core.command_output import echo_json
-from lbg_pipeline.commands.options import journal_options, output_options
+from lbg_pipeline.commands.options import journal_options, output_options, submitted
 
 
 @click.command(
@@ -48,6 +48,4 @@ def profile(
 
 
 if __name__ == "__main__":
-    from lbg_pipeline.spark.session import submitted
-
     submitted(profile)

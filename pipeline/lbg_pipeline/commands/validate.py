@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lbg_core.command_output import echo_json
-from lbg_pipeline.commands.options import journal_options, out_option, spark_options
+from lbg_pipeline.commands.options import journal_options, out_option, spark_options, submitted
 
 if TYPE_CHECKING:
     from lbg_pipeline.verify.report import Report
@@ -286,6 +286,4 @@ def _streamed(
 
 
 if __name__ == "__main__":
-    from lbg_pipeline.spark.session import submitted
-
     submitted(validate)

@@ -78,7 +78,8 @@ def cache_journals(
     JournalNotFound."""
     step = JournalCache(tuple(published), tuple(delivered), tuple(groups))
     pieces = scan_journals(spark, paths, step, PIECES)
-    fit_shuffles(spark, read_bytes=size_bytes(spark.read.text(list(paths))))
+    files = spark.read.option("recursiveFileLookup", True).text(list(paths))
+    fit_shuffles(spark, read_bytes=size_bytes(files))
     return CachedJournals(pieces.persist())
 
 

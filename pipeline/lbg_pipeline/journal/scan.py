@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -161,7 +162,7 @@ def scan_journals(
     """Result of `step` on every block, a table of `schema`: one reading for a job that needs more than one table."""
     local: list[str] = []
     remote: list[str] = []
-    for url in _files(spark, paths):
+    for url in journal_files(spark, paths):
         path = local_path(url)
         if path is None:
             remote.append(url)
@@ -199,7 +200,8 @@ def _scanned_by_spark(spark: SparkSession, urls: Sequence[str], step: Step, sche
                 if (parsed := reading.parsed(texts.slice(begin, end - begin))) is not None:
                     yield from step(parsed)
 
-    lines = spark.read.text(list(urls)).select("value", "_metadata.file_path", "_metadata.file_block_start")
+    files = spark.read.text([literal(unquote(url)) for url in urls])
+    lines = files.select("value", "_metadata.file_path", "_metadata.file_block_start")
     return lines.mapInArrow(scan, schema)
 
 
@@ -284,18 +286,38 @@ def _utf16(path: str) -> Parsed:
     return Parsed([], [], [pa.RecordBatch.from_pylist([row], schema=arrow_schema(BROKEN))])
 
 
-def _files(spark: SparkSession, paths: Sequence[str]) -> list[str]:
+def journal_files(spark: SparkSession, paths: Sequence[str]) -> list[str]:
+    """URLs of the files at `paths`: files, those in a directory, and in its subdirectories, which may hold anything,
+    those that are named *.jsonl with or without more endings. Raises JournalNotFound."""
     names = ", ".join(paths)
     try:
-        files = spark.read.text(list(paths)).inputFiles()
+        table = spark.read.option("recursiveFileLookup", True).text(list(paths))
     except AnalysisException as error:
         raise JournalNotFound(f"{names}: {_reason(error)}") from error
+    at_paths = table._jdf.queryExecution().analyzed().relation().location().rootPaths()
+    roots = {_plain(path) for path in at_paths.mkString("\n").split("\n")}
+
+    def is_journal(url: str) -> bool:
+        directory, _, name = url.rpartition("/")
+        return ".jsonl" in name or not roots.isdisjoint((_plain(url), _plain(directory)))
+
+    files = [url for url in table.inputFiles() if is_journal(url)]
     if not files:
         raise JournalNotFound(
             f"{names}: no journal found; closed journals are named *.jsonl, and names that begin with a dot or an "
             "underscore are ignored"
         )
-    return list(files)
+    return files
+
+
+def literal(path: str) -> str:
+    """The path as a glob that matches nothing else."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", path)
+
+
+def _plain(url: str) -> str:
+    """Hadoop writes URLs with and without quotes, and with one slash or three."""
+    return unquote(url).replace(":///", ":/", 1)
 
 
 def _reason(error: AnalysisException) -> str:

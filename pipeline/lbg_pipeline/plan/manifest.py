@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lbg_core.durations import seconds_of
 from lbg_core.group import (
     ATTRIBUTES,
@@ -53,6 +51,8 @@ class Declared:
 
 def read_manifest(path: Path, *, group: str | None) -> Declared:
     """The one LoadBalancedGroup in the file, or that of `group` if there are several. Raises PlanRefused."""
+    import yaml  # here: executors import this module, and their Python need not have it
+
     try:
         documents = list(yaml.safe_load_all(path.read_text()))
     except OSError as error:

@@ -61,6 +61,47 @@ def test_a_file_that_is_still_written_is_passed_over(spark: SparkSession, tmp_pa
     assert read_journals(spark, [str(tmp_path)]).published.count() == 1
 
 
+def test_of_subdirectories_the_journals_are_read_and_of_a_directory_all(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for seq, name in enumerate(
+        [
+            "other.log",
+            "m 1/a.jsonl",
+            "m 1/%41/b.jsonl.1",
+            "day=1/c.jsonl",
+            "verdict/d.parquet",
+            "m 1/.open.jsonl",
+            ".e/f.jsonl",
+        ]
+    ):
+        write_lines(tmp_path / name, [published(seq)])
+
+    def numbers(path: str) -> list[int]:
+        return sorted(row.seq for row in read_journals(spark, [path]).published.collect())
+
+    assert numbers(str(tmp_path)) == [0, 1, 2, 3]
+    assert numbers(f"file://{tmp_path}/m 1") == [1, 2]
+    assert numbers(f"{tmp_path}/*/%41") == [2]
+    assert numbers(f"{tmp_path}/verdict/d.parquet") == [4]
+
+
+def test_an_object_store_is_read_by_its_urls(spark: SparkSession, tmp_path: Path) -> None:
+    """A scheme that is not file, over a local directory: no worker opens its files."""
+    write_lines(tmp_path / "m 1" / "a[1].jsonl", [published(0), "garbage\n"])
+    write_lines(tmp_path / "verdict" / "b.parquet", [published(1)])
+    settings = {
+        "fs.s3a.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
+        "fs.viewfs.overload.scheme.target.s3a.impl": "org.apache.hadoop.fs.LocalFileSystem",
+        "fs.viewfs.mounttable.bucket.link./journals": tmp_path.as_uri(),
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    journals = read_journals(spark, ["s3a://bucket/journals"])
+    assert [row.seq for row in journals.published.collect()] == [0]
+    assert [row.file for row in journals.broken.collect()] == ["s3a://bucket/journals/m%201/a%5B1%5D.jsonl"]
+
+
 def test_a_newer_version_ends_the_job_with_its_file(spark: SparkSession, tmp_path: Path) -> None:
     file = write_lines(tmp_path / "new.jsonl", [encode(published(0)).replace('"v":1', '"v":9')])
     with pytest.raises(PythonException) as raised:

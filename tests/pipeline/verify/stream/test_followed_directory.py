@@ -149,10 +149,12 @@ def test_killed_in_the_middle_of_an_epoch_it_goes_on_where_it_was(
         _FOLLOWER,
         *(str(tmp_path / name) for name in ("journal", "checkpoint", "out")),
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "epoch 0\n"
-        os.killpg(process.pid, signal.SIGKILL)
+        [jvm] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for one in (process.pid, int(jvm)):
+            os.kill(one, signal.SIGKILL)
     told: list[int] = []
     front = _follow(spark, tmp_path, told)
     assert told
