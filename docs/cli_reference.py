@@ -19,10 +19,10 @@ HEAD = """# The `lbg` command
 Made by `python docs/cli_reference.py > docs/cli.md` from what `--help` says.
 
 The exit status is 0, 1 for a failure (one line on standard error says what, where and what to do), 2 for a wrong
-command line, 3 if `lbg publish` published all and no queue took some of it, and 130 for Ctrl-C. `LBG_BROKER` and
-`LBG_MANAGEMENT` stand for `--broker` and `--management` of every command but `lbg demo`; `LBG_DEBUG=1` adds
-tracebacks. Passwords are never printed, except one that `lbg group create` or `rotate` has generated itself. With
-`--output json` a command prints its result as JSON: [output.md](output.md).
+command line, 3 if `lbg publish` published all and no queue took some of it, 4 if `lbg pipeline validate` had nothing
+to check, and 130 for Ctrl-C. `LBG_BROKER` and `LBG_MANAGEMENT` stand for `--broker` and `--management` of every
+command but `lbg demo`; `LBG_DEBUG=1` adds tracebacks. Passwords are never printed, except one that `lbg group create`
+or `rotate` has generated itself. With `--output json` a command prints its result as JSON: [output.md](output.md).
 """
 
 

@@ -329,10 +329,19 @@ Rows = Annotated[list[dict[str, Any]], "rows of a table of docs/pipeline-tables.
 Documents = list[dict[str, Any]]
 
 
+class Unchecked(TypedDict):
+    """Reason for which nothing was judged."""
+
+    group: Annotated[str | None, "null: of all"]
+    reason: str
+
+
 class Verdicts(TypedDict):
     """Verdicts on journals."""
 
     ok: bool
+    verdict: Annotated[str, "sound, broken or unchecked; then the exit status is 0, 1 or 4"]
+    unchecked: list[Unchecked]
     verdicts: Rows
     broken_lines: int
     copies: Annotated[list[dict[str, Any]], "records that are in two files: group, kind, file, other, count"]

@@ -79,7 +79,7 @@ def test_two_of_a_kind_never_run_at_once_and_what_is_broken_is_not_tried_again()
         assert job["spec"]["concurrencyPolicy"] == "Forbid"
         told = job["spec"]["jobTemplate"]["spec"]
         fails, ignores = told["podFailurePolicy"]["rules"]
-        assert fails["onExitCodes"] == {"containerName": step, "operator": "In", "values": [1, 2]}
+        assert fails["onExitCodes"] == {"containerName": step, "operator": "In", "values": [1, 2, 4]}
         assert (fails["action"], ignores["action"]) == ("FailJob", "Ignore")
         assert pod_of(job)["restartPolicy"] == "Never"
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 TRIGGER_S = 10.0
 
+EXIT_UNCHECKED = 4
+
 _SECONDS = click.FloatRange(min=0)
 
 
@@ -190,7 +192,8 @@ def validate(
     acknowledged; overlaps, in which two members had a key at once; and moves of hashes with their pauses. Writes a
     verdict for each group, and the list of all violations, as Parquet to --out.
 
-    The exit status is 1 if the verdict of any group is broken.
+    The exit status is 1 if the verdict of any group is broken, and 4 if none is and something was not checked: journals
+    without records, of a named group or of its publishers or members.
     """
     options = StreamOptions(**of_stream)
     options.check(stream=stream, settle_s=settle_s)
@@ -224,7 +227,9 @@ def _made_by() -> str:
 
 
 def _status(report: Report, strict: bool) -> int:
-    return 0 if report.is_sound and not (strict and report.broken_lines) else 1
+    if report.verdict == "broken" or (strict and report.broken_lines):
+        return 1
+    return 0 if report.verdict == "sound" else EXIT_UNCHECKED
 
 
 def _print_key(

@@ -360,5 +360,15 @@ def sourced(
             table = read_table(spark, path)
             arrived = arrived_of_table(table, where=path, group=group, time=time, messages=messages)
     if groups:
+        _require_groups(arrived, groups)
         arrived = arrived.where(F.col("group").isin(*groups))
     return Sourced(arrived, measured, broken)
+
+
+def _require_groups(arrived: DataFrame, wanted: Sequence[str]) -> None:
+    found = sorted(row["group"] for row in arrived.select("group").distinct().collect())
+    missing = [group for group in wanted if group not in found]
+    if missing and found:
+        raise HistoryRefused(
+            f"the history has no records of group {missing[0]}, but of {', '.join(found[:10])}: correct --group"
+        )

@@ -15,6 +15,7 @@ from lbg_core.counted_nouns import counted
 from lbg_pipeline.html.numbers import duration, rate, ratio, share, whole
 from lbg_pipeline.html.page import shown
 from lbg_pipeline.journal.cached import cache_journals
+from lbg_pipeline.journal.contents import require_groups
 from lbg_pipeline.profile.digest import (
     Digest,
     digests,
@@ -138,6 +139,7 @@ def run(
         sent, got = run_concurrently(
             partial(_by_group, total(journals)) for total in (totals_published, totals_delivered)
         )
+        require_groups(spark, request.journals, request.groups, {*sent, *got})
         interval = _interval([*sent.values(), *got.values()])
         made = profile(journals, interval)
         for table in made.used_often():
@@ -165,7 +167,7 @@ def _interval(totals: Sequence[Row]) -> int:
 
 
 def _outcome_lines(drawn: Sequence[Digest], broken: int, out: str) -> list[str]:
-    text_lines = [line for digest in drawn for line in lines(digest)] or ["no records"]
+    text_lines = [line for digest in drawn for line in lines(digest)]
     if broken:
         text_lines.append(f"broken lines: {broken:,}, in {out}/broken with the reasons")
     return [*text_lines, f"the report: {out}/report.html"]

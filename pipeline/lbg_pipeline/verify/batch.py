@@ -35,6 +35,7 @@ from lbg_pipeline.verify.tables import (
     STREAM_COUNTS,
     VERDICTS,
 )
+from lbg_pipeline.verify.unchecked import unchecked_groups
 
 _STREAM = ("group", "publisher", "hash")
 
@@ -147,6 +148,9 @@ def _completeness(findings: DataFrame) -> DataFrame:
 def _verdicts(findings: DataFrame, settings: ValidationSettings) -> DataFrame:
     group = F.coalesce(*(f"{column}.group" for column in ("offence", "missing", "move", "stream", "tally")))
     is_broken = F.greatest(*BREAKING, *(["repeated"] if settings.exactly_once else [])) > 0
+    # Unknown is not sound: without deliveries nothing is known, and without a publisher's records loss is not.
+    verdict = F.when(F.col("delivered") == 0, "unchecked").when(is_broken, "broken")
+    verdict = verdict.when(F.col("published") == 0, "unchecked").otherwise("sound")
     return (
         findings.groupBy(group.alias("group"))
         .agg(
@@ -158,7 +162,7 @@ def _verdicts(findings: DataFrame, settings: ValidationSettings) -> DataFrame:
             F.max("move.pause_us").alias("longest_pause_us"),
         )
         .where("group is not null")
-        .select("*", F.when(is_broken, "broken").otherwise("sound").alias("verdict"))
+        .select("*", verdict.alias("verdict"))
         .select(VERDICTS.names)
     )
 
@@ -212,7 +216,7 @@ def validate_journals(
         else:  # they lie in as many pieces as there were tasks
             gathered = found.coalesce(2 * spark.sparkContext.defaultParallelism)
         progress.begin("writing")
-        report, incidents, broken = _written(spark, output, gathered, settings)
+        report, incidents, broken = _written(spark, output, gathered, settings, paths)
         output.text("report.json", json.dumps(report.as_json(), indent=2) + "\n")
         output.text("report.html", report_page(report, incidents, broken, journals=paths, made_by=made_by))
         return report
@@ -241,7 +245,11 @@ def _checked_by_key(
 
 
 def _written(
-    spark: SparkSession, output: Output, findings: DataFrame, settings: ValidationSettings
+    spark: SparkSession,
+    output: Output,
+    findings: DataFrame,
+    settings: ValidationSettings,
+    paths: Sequence[str],
 ) -> tuple[Report, Incidents, list[dict[str, Any]]]:
     """The last: the first rows of the table `broken`."""
     result = check_result(findings, settings)
@@ -292,6 +300,7 @@ def _written(
         first_offences=incidents.offences[:SHOWN],
         first_lost=incidents.lost[:SHOWN],
         first_broken_lines=broken_rows[:SHOWN],
+        unchecked=unchecked_groups(spark, paths, settings.groups or (), verdicts),
     )
     return report, incidents, broken_rows
 

@@ -38,7 +38,8 @@ _NAMES = 2
 @dataclass(frozen=True, slots=True)
 class Report:
     """`verdicts` are rows of the table of that name; `affected`, `first_keys`, `first_offences` and `first_lost` the
-    first rows of `lbg_pipeline.verify.incidents.Incidents`."""
+    first rows of `lbg_pipeline.verify.incidents.Incidents`; `unchecked`: groups of which something was not judged,
+    with the reasons."""
 
     verdicts: Sequence[Row]
     broken_lines: int
@@ -48,24 +49,32 @@ class Report:
     first_offences: Sequence[Row]
     first_lost: Sequence[Row]
     first_broken_lines: Sequence[Row]
+    unchecked: Sequence[Row] = ()
 
     @property
-    def is_sound(self) -> bool:
-        return all(row["verdict"] == "sound" for row in self.verdicts)
+    def verdict(self) -> str:
+        """Of all groups: sound, broken or unchecked."""
+        if any(row["verdict"] == "broken" for row in self.verdicts):
+            return "broken"
+        return "unchecked" if self.unchecked else "sound"
 
     def as_json(self) -> dict[str, Any]:
-        return {"ok": self.is_sound, **asdict(self)}
+        return {"ok": self.verdict == "sound", "verdict": self.verdict, **asdict(self)}
 
 
 def report_lines(report: Report) -> Iterator[str]:
     yield verdict_text(report)
+    for one in report.unchecked:
+        what = "no record" if one["group"] is None else f"group {one['group']} not"
+        yield f"{what} checked, because {one['reason']}"
     yield from (f"group {row['group']}: {affected_text(row)}" for row in report.affected)
     rows = [
         {**row, "inverted": _both(row, "inverted"), "rewound": _both(row, "rewound")}
         for row in report.verdicts
     ]
     cells = [[str(row[name]) for name in _COLUMNS] for row in rows]
-    yield from text_table(_COLUMNS, cells, names=_NAMES)
+    if rows:
+        yield from text_table(_COLUMNS, cells, names=_NAMES)
     for row in report.verdicts:
         yield from (f"group {row['group']}: {note}" for note in notes(row))
     yield from map(copy_text, report.copies)
@@ -107,12 +116,12 @@ def verdict_text(report: Report) -> str:
         more = f"; and {len(broken) - _GROUPS} more" if len(broken) > _GROUPS else ""
         of_all = "group" if len(report.verdicts) == 1 else f"{len(broken)} of {groups}:"
         return f"Broken: {of_all} {shown}{more}"
-    unchecked = [row["group"] for row in report.verdicts if row["verdict"] != "sound"]
-    if unchecked:
-        what = "Nothing checked" if len(unchecked) == len(report.verdicts) else "Not all checked"
+    if unchecked := [one["group"] for one in report.unchecked]:
+        judged = any(row["delivered"] for row in report.verdicts)
         more = f" and {len(unchecked) - _GROUPS} more" if len(unchecked) > _GROUPS else ""
         return (
-            f"{what}: {'group' if len(unchecked) == 1 else 'groups'} {', '.join(unchecked[:_GROUPS])}{more}"
+            f"{'Not all' if judged else 'Nothing'} checked: {'group' if len(unchecked) == 1 else 'groups'} "
+            f"{', '.join(unchecked[:_GROUPS])}{more}"
         )
     messages = counted(sum(row["published"] for row in report.verdicts), "message")
     return f"Sound: {messages} of {groups}, none lost, none out of order"

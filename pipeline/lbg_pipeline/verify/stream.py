@@ -27,6 +27,7 @@ from lbg_core.counted_nouns import counted
 from lbg_pipeline.columns import NEVER
 from lbg_pipeline.errors import JournalNotFound
 from lbg_pipeline.journal import scan_journals
+from lbg_pipeline.journal.scan import literal
 from lbg_pipeline.schemas import BROKEN
 from lbg_pipeline.spark.output import Output, Stored
 from lbg_pipeline.verify.incidents import LISTED, Incidents, Row, first_rows, incidents_of
@@ -38,6 +39,7 @@ from lbg_pipeline.verify.stream_columns import BUCKETS, PIECES, piece, unpacked
 from lbg_pipeline.verify.stream_findings import FINDING_TABLES
 from lbg_pipeline.verify.stream_state import FILES, LONGEST_PAUSE, Totals
 from lbg_pipeline.verify.tables import BREAKING, COPIES, LOST, MOVES, OFFENCES, VERDICTS
+from lbg_pipeline.verify.unchecked import unchecked_groups
 
 FOREVER = 1 << 61
 PIECES_TABLE: StructType = from_arrow_schema(PIECES)
@@ -87,7 +89,8 @@ class Epochs:
         new = self._spark.createDataFrame(pa.Table.from_pylist(made, PIECES), PIECES_TABLE)
         if once:
             step = pieces_of(self._settings.groups)
-            new = new.unionAll(scan_journals(self._spark, once, step, PIECES_TABLE))
+            paths = [literal(file) for file in once]
+            new = new.unionAll(scan_journals(self._spark, paths, step, PIECES_TABLE))
         front = self._advance(new, epoch, f"epoch={epoch}", window)
         self._front = epoch, front
         return front
@@ -280,6 +283,8 @@ def _files(spark: SparkSession, paths: Sequence[str], settings: StreamSettings) 
     """The names and sizes of new files; their content is not read here."""
     reader = spark.readStream.format("binaryFile").schema(_FILES)
     reader = reader.option("maxBytesPerTrigger", settings.epoch_bytes).option("maxFileAge", MAX_FILE_AGE)
+    # Subdirectories may hold anything, even what this job writes.
+    reader = reader.option("recursiveFileLookup", True).option("pathGlobFilter", "*.jsonl*")
     try:
         every = [reader.load(path).select("path", "length") for path in paths]
     except AnalysisException as error:
@@ -354,7 +359,11 @@ def stream_journals(
         stopped=stopped,
         on_epoch=on_epoch,
     )
-    result, incidents, broken = _report(spark, Stored(spark, out), front, exactly_once)
+    verdicts = [_verdict(group, counts, exactly_once) for group, counts in front.totals.by_group().items()]
+    unchecked = unchecked_groups(spark, paths, settings.groups, verdicts)
+    result, incidents, broken = _report(
+        spark, Stored(spark, out), front, verdicts, unchecked, exactly_once=exactly_once
+    )
     output.table("verdicts", spark.createDataFrame(list(result.report.verdicts), VERDICTS).coalesce(1))
     output.text("report.json", json.dumps(result.as_json(), indent=2) + "\n")
     warnings = tuple(result.warnings())
@@ -364,10 +373,15 @@ def stream_journals(
 
 
 def _report(
-    spark: SparkSession, out: Stored, front: Front, exactly_once: bool
+    spark: SparkSession,
+    out: Stored,
+    front: Front,
+    verdicts: Sequence[dict[str, Any]],
+    unchecked: Sequence[dict[str, Any]],
+    *,
+    exactly_once: bool,
 ) -> tuple[StreamReport, Incidents, list[Row]]:
     by_group = front.totals.by_group()
-    verdicts = [_verdict(group, counts, exactly_once) for group, counts in by_group.items()]
 
     def table(name: str, schema: Any) -> DataFrame:
         if not out.exists(name):
@@ -398,6 +412,7 @@ def _report(
         first_offences=incidents.offences[:SHOWN],
         first_lost=incidents.lost[:SHOWN],
         first_broken_lines=broken_rows[:SHOWN],
+        unchecked=unchecked,
     )
 
     def total(name: str) -> int:
@@ -411,5 +426,7 @@ def _verdict(group: str, counts: dict[str, int], exactly_once: bool) -> dict[str
     row["lost"] = counts.get("lost", 0) - counts.get("found", 0)
     row[LONGEST_PAUSE] = counts.get(LONGEST_PAUSE)
     breaking = (*BREAKING, "repeated") if exactly_once else BREAKING
-    is_broken = any(row[name] for name in breaking)
-    return {"group": group, "verdict": "broken" if is_broken else "sound", **row}
+    verdict = "sound" if row["published"] else "unchecked"
+    if any(row[name] for name in breaking):
+        verdict = "broken"
+    return {"group": group, "verdict": verdict if row["delivered"] else "unchecked", **row}

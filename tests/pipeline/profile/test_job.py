@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lbg_core.group import DeliveredRecord, PublishedRecord
+from lbg_pipeline.errors import NoRecords
 from testing.journal.rows import delivered, published, write_journal, write_lines
 from testing.output_documents import checked
 from testing.pipeline.html_page import Read
@@ -54,3 +56,27 @@ def test_a_journal_becomes_tables_and_pages_and_its_broken_line_is_told(
     assert "script" not in read.tags()
     assert "1 line is not a record" in read.text
     assert any("broken lines: 1, " in line for line in outcome.lines)
+
+
+@pytest.mark.parametrize(
+    ("lines", "groups", "refused"),
+    [
+        ([], (), "no record in 1 file of .*: give other journals"),
+        (
+            [published(0)],
+            ("g", "nosuch"),
+            "no record of group nosuch in 1 file of .*, but of g: correct --group",
+        ),
+    ],
+)
+def test_journals_without_records_or_without_a_named_group_are_refused(
+    spark: SparkSession,
+    tmp_path: Path,
+    lines: list[PublishedRecord | DeliveredRecord | str],
+    groups: tuple[str, ...],
+    refused: str,
+) -> None:
+    write_lines(tmp_path / "journal" / "a.jsonl", lines)
+    with pytest.raises(NoRecords, match=refused):
+        run(spark, Request(journals=(str(tmp_path / "journal"),), groups=groups), str(tmp_path / "out"))
+    assert not (tmp_path / "out" / "report.html").exists()

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from lbg_core.group import encode
+from lbg_core.group import DeliveredRecord, PublishedRecord, encode
 from testing.journal.rows import delivered, published, write_lines
 from testing.output_documents import checked
 
@@ -88,6 +88,78 @@ def test_the_history_of_a_key_is_printed_and_nothing_is_written(command: Command
     assert str(absent.exception) == f"{tmp_path / 'journal'}: no record of group g has the key 'elsewhere'"
     assert isinstance(command("--key", "k").exception, click.UsageError)
     assert "Missing option '--out'" in str(command(out=False).exception)
+
+
+@pytest.mark.parametrize(
+    ("lines", "groups", "reasons"),
+    [
+        pytest.param([], [], {None: "no record in 1 file of JOURNAL"}, id="an empty file"),
+        pytest.param(
+            ["Killed\n", "Killed\n"],
+            [],
+            {None: "no record in 1 file of JOURNAL: 2 lines are broken"},
+            id="no record",
+        ),
+        pytest.param(
+            [published(0), delivered(0), published(0, group="h")],
+            ["nosuch"],
+            {"nosuch": "no record of group nosuch in 1 file of JOURNAL, but of g, h"},
+            id="an absent group",
+        ),
+        pytest.param(
+            [published(0), delivered(0)],
+            ["g", "nosuch"],
+            {"nosuch": "no record of group nosuch in 1 file of JOURNAL, but of g"},
+            id="one of two groups",
+        ),
+        pytest.param(
+            [published(0), delivered(0), delivered(0, group="h")],
+            [],
+            {"h": "no record of a publisher: loss was not checked; order and overlap of 1 delivery were"},
+            id="no publisher",
+        ),
+        pytest.param(
+            [published(0), published(1)],
+            [],
+            {"g": "no record of a member: if all their journals were read, 2 messages are lost"},
+            id="no member",
+        ),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_nothing_checked_is_not_sound(
+    command: Command,
+    tmp_path: Path,
+    stream: bool,
+    lines: list[PublishedRecord | DeliveredRecord | str],
+    groups: list[str],
+    reasons: dict[str | None, str],
+) -> None:
+    write_lines(tmp_path / "journal" / "a.jsonl", lines)
+    options = [option for group in groups for option in ("--group", group)]
+    if stream:
+        options += ["--stream", "--available-now", "--checkpoint", str(tmp_path / "state")]
+    said = command(*options, "--json")
+    assert said.return_value == 4, said.output
+    report = json.loads(said.stdout)
+    assert (report["ok"], report["verdict"]) == (False, "unchecked")
+    journal = str(tmp_path / "journal")
+    expected = [
+        {"group": group, "reason": reason.replace("JOURNAL", journal)} for group, reason in reasons.items()
+    ]
+    assert report["unchecked"] == expected
+    of_rows = {row["group"]: row["verdict"] for row in report["verdicts"]}
+    assert all(
+        verdict == ("unchecked" if group in reasons else "sound") for group, verdict in of_rows.items()
+    )
+
+
+def test_a_broken_group_beside_one_that_is_absent_is_broken(command: Command, tmp_path: Path) -> None:
+    inverted = [published(0), published(1), delivered(1), delivered(0, at_us=9000)]
+    write_lines(tmp_path / "journal" / "a.jsonl", inverted)
+    said = command("--group", "g", "--group", "nosuch")
+    assert said.return_value == 1
+    assert said.stdout.startswith("group nosuch not checked, because no record of group nosuch in 1 file of ")
 
 
 def test_what_goes_wrong_is_one_line(command: Command, tmp_path: Path) -> None:
