@@ -70,6 +70,9 @@ SHARED, ADDITIONAL, EXCLUSIVE = "Shared", "Additional", "Exclusive"
 BLOCK, PARK = "Block", "Park"
 """Fates of a message that uses up its attempts: it is retried; it and all later ones of its key are parked."""
 
+NO_TEMPLATE: Mapping[str, Any] = {"spec": {"containers": [{"name": "app"}]}}
+"""Stands for a pod template that is not read."""
+
 REPLICAS_MAX = 4_096
 """The CRD's."""
 
@@ -113,6 +116,17 @@ class GroupManifest:
             return cls._parse(manifest)
         except KeyError as error:
             raise old_crds(error) from None
+
+    @classmethod
+    def without_template(cls, manifest: Mapping[str, Any]) -> GroupManifest:
+        """The same without what its consumers' pods are made of, which may be invalid: the group can be scaled and
+        deleted. Raises ManifestError."""
+        spec = manifest["spec"]
+        if "consumer" in spec:
+            rest = {name: value for name, value in spec["consumer"].items() if name != "storage"}
+            app = {name: value for name, value in rest.get("app", {}).items() if name != "parking"}
+            spec = {**spec, "consumer": {**rest, "app": app, "template": NO_TEMPLATE}}
+        return cls.parse({**manifest, "spec": spec})
 
     @classmethod
     def _parse(cls, manifest: Mapping[str, Any]) -> GroupManifest:

@@ -25,6 +25,7 @@ from lbg_operator.reconcile.server_side_apply import ServerSideApply
 from lbg_operator.reconcile.survey_cache import SurveyCache
 from lbg_operator.settings import OperatorSettings
 from lbg_operator.status.condition_rules import Unapplied
+from lbg_operator.status.conditions import Type
 
 log = logging.getLogger("lbg.operator")
 
@@ -85,6 +86,11 @@ class ApiFailures:
         rounds = self._rounds.get(owner, _Rounds())
         failure = rounds.now.get(f"{kind.kind} {name}")
         return "" if failure is None else str(failure.error)
+
+    def is_refused(self, owner: Key, kind: Kind, name: str) -> bool:
+        """True if the API server refused this object: sending the same again does not help now."""
+        failure = self._rounds.get(owner, _Rounds()).now.get(f"{kind.kind} {name}")
+        return failure is not None and _class_of(failure) is not ClusterError
 
     def are_any(self, owner: Key) -> bool:
         return bool(self._all(owner))
@@ -199,24 +205,28 @@ class ReconcileContext:
             manifest = self.store.get(GROUP, key)
             if manifest is None or manifest["metadata"].get("uid", "") == group.metadata.uid:
                 continue
-            other = self.group(manifest)
+            try:
+                other = self.group(manifest)
+            except ManifestError:
+                continue
             if (other.broker, other.spec.name) == (group.broker, group.spec.name):
                 yield other
 
     def rivals(self, group: GroupManifest) -> Iterator[GroupManifest]:
-        """The namesakes that take precedence: those whose status is Accepted before others, then older objects.
+        """The namesakes that take precedence: those whose status is Provisioned before those that are Accepted, these
+        before others, then older objects.
 
-        So a namespace that a Broker allows later cannot take a name from the group that has it.
+        So a namespace that a Broker allows later, or again, cannot take a name from the group that has it.
         """
         rank = self._rank(group)
         return (other for other in self.namesakes(group) if self._rank(other) < rank)
 
-    def _rank(self, group: GroupManifest) -> tuple[bool, str, str]:
+    def _rank(self, group: GroupManifest) -> tuple[bool, bool, str, str]:
         metadata = group.metadata
         manifest = self.store.get(GROUP, Key(metadata.namespace, metadata.name))
         conditions = ((manifest or {}).get("status") or {}).get("conditions") or ()
-        is_accepted = any(one.get("type") == "Accepted" and one.get("status") == "True" for one in conditions)
-        return not is_accepted, metadata.created, metadata.uid
+        true = {one.get("type") for one in conditions if one.get("status") == "True"}
+        return Type.PROVISIONED not in true, Type.ACCEPTED not in true, metadata.created, metadata.uid
 
     def groups(self) -> Iterator[GroupManifest]:
         """All that can be followed."""

@@ -37,6 +37,9 @@ broker is away reads it there, and changes no pod."""
 
 Object = dict[str, Any]
 
+OF_PERMISSION = frozenset({Reason.BROKER_NOT_ALLOWED, Reason.NAME_TAKEN})
+"""Refusals of a manifest from which the objects in the cluster can be rendered all the same."""
+
 
 def refusal_of(
     group: GroupManifest, broker: BrokerManifest | None, rivals: Iterable[GroupManifest]

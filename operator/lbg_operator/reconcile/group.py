@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from lbg_core.admin import ProvisioningError
+from lbg_core.group import group_name_of
 from lbg_operator.crds import GroupManifest
 from lbg_operator.errors import ManifestError
-from lbg_operator.kube.kinds import AUTOSCALER, DEPLOYMENT, GROUP, SECRET, STATEFUL_SET, kind_of
+from lbg_operator.kube.kinds import AUTOSCALER, BROKER, DEPLOYMENT, GROUP, SECRET, Kind, kind_of
 from lbg_operator.reconcile.context import ApiFailures, Reach, ReconcileContext, broker_key
+from lbg_operator.reconcile.desired import OF_PERMISSION, children_of, obsolete, refusal_of, workload_of
 from lbg_operator.reconcile.desired import Object as Child
-from lbg_operator.reconcile.desired import children_of, obsolete, refusal_of, workload_of
 from lbg_operator.reconcile.group_deletion import (
     NEVER_PROVISIONED,
     GroupDeletion,
     has_finalizer,
     is_claimed,
+    removal_of,
     with_claim,
 )
 from lbg_operator.reconcile.object_cache import Key, WatchedObject
@@ -66,16 +70,21 @@ class GroupReconciler:
             self._forget(key)
             return None
         self._detect_recreation(key, manifest)
+        refusal = None
         try:
             group = context.group(manifest)
         except ManifestError as error:
-            await self._reject(key, manifest, str(error))
-            return None
+            refusal = Refusal(Reason.INVALID, str(error))
+            try:
+                group = GroupManifest.without_template(manifest)
+            except ManifestError:
+                await self._reject(key, manifest, refusal)
+                return None
         if group.metadata.deleting:
             return await self._deletion.reconcile(key, group)
         self._failures.begin(key)
         group = self._schedules.at_present(key, group)
-        observation, children = self._desired_state(key, group)
+        observation, children = self._desired_state(key, group, refusal)
         reach = context.reach.get(broker_key(group))
         was_provisioned = self._provisioner.was_provisioned(key, group.metadata.uid)
         if was_provisioned or (observation.refusal is None and reach is not None):
@@ -83,13 +92,20 @@ class GroupReconciler:
                 return None
             if why := self._failures.words(key, GROUP, key.name):
                 observation = self._observe(key, group, observation, not_begun=why)
-                return await self._write_status(key, group, manifest, observation, RESYNC_S)
+                if not was_provisioned:
+                    return await self._write_status(key, group, manifest, observation, RESYNC_S)
         else:
             self._remember_unprovisioned(key, manifest)
-        is_tried = observation.refusal is not None or broker_key(group) in context.checked
+        is_refused = observation.refusal is not None
+        has_broker = context.store.get(BROKER, broker_key(group)) is not None
+        is_tried = broker_key(group) in context.checked
+        is_tried |= is_refused and not (was_provisioned and has_broker)
         requeue_in_s = RESYNC_S
-        if observation.refusal is None:
+        if is_refused and was_provisioned:
             if is_tried:
+                observation, requeue_in_s = await self._retain(key, group, observation, children, reach)
+        elif not is_refused:
+            if is_tried and not observation.not_begun:
                 had_parking = self._provisioner.has_parking(key)
                 observation = await self._provision(key, group, observation, reach)
                 provisioned = self._provisioner.as_provisioned(key, group)
@@ -102,10 +118,12 @@ class GroupReconciler:
             is_ours = observation.refusal is None and not self._provisioner.is_of_another_owner(key)
             if is_known and is_ours:
                 observation, requeue_in_s = await self._apply_children(key, group, observation, children)
-                requeue_in_s = min(requeue_in_s, self._schedules.due_in_s(key))
+            else:
+                requeue_in_s = await self._scale(key, group)
+        requeue_in_s = min(requeue_in_s, self._schedules.due_in_s(key))
         # Woken when the broker was checked and surveyed: until then the status stays as it is.
         waits_for_survey = reach is not None and self._waits_for_survey(key, manifest)
-        if not is_tried or (observation.refusal is None and waits_for_survey):
+        if not is_tried or waits_for_survey:
             return 0.0 if self._failures.may_pass(key) else requeue_in_s
         return await self._write_status(key, group, manifest, observation, requeue_in_s)
 
@@ -180,17 +198,75 @@ class GroupReconciler:
         if not has_finalizer(manifest):
             self._unprovisioned[key] = manifest
 
-    async def _reject(self, key: Key, manifest: WatchedObject, why: str) -> None:
+    async def _reject(self, key: Key, manifest: WatchedObject, refusal: Refusal) -> None:
+        """Of a manifest in which not even the group on the broker can be read."""
         if "deletionTimestamp" in manifest["metadata"]:
-            message = "its manifest is invalid, and its state on the broker is unknown"
-            await self._deletion.remove_finalizer(key, message)
+            name = group_name_of(manifest)
+            message = "its manifest is invalid, so nothing was deleted on the broker"
+            await self._deletion.remove_finalizer(key, f"{message}; {removal_of(name)}")
         else:
             if not self._provisioner.was_provisioned(key, manifest["metadata"].get("uid", "")):
                 self._remember_unprovisioned(key, manifest)
-            observation = Observation(Refusal(Reason.INVALID, why))
             await self._status_writer.write(
-                key, None, observation, generation=manifest["metadata"]["generation"]
+                key, None, Observation(refusal), generation=manifest["metadata"]["generation"]
             )
+
+    async def _retain(
+        self,
+        key: Key,
+        group: GroupManifest,
+        observation: Observation,
+        children: list[Child] | None,
+        reach: Reach | None,
+    ) -> tuple[Observation, float]:
+        """Reconciles a group that was provisioned and whose manifest is refused since: its Secret, its consumers and
+        their number. Nothing is created or changed on the broker."""
+        owned: GroupManifest | None = group
+        secret, lost = credentials_name(key.name), ""
+        with self._failures.caught(key, SECRET, secret):
+            lost = "" if await self._provisioner.restore(group) else secret
+            if reach is not None:
+                with suppress(TimeoutError, ProvisioningError):  # the next survey reports it
+                    owned = await self._provisioner.retained(key, group, reach)
+        observation = replace(
+            observation, is_retained=owned is not None, broker_ready=reach is not None, lost_secret=lost
+        )
+        requeue_in_s = RESYNC_S
+        if owned is not None and self._provisioner.is_retained(key):
+            self._watch(key, owned)
+        if children:
+            requeue_in_s = await self._apply(key, group, children)
+        elif children is not None:
+            requeue_in_s = await self._scale(key, group)
+        return self._observe(key, group, observation), requeue_in_s
+
+    def _watch(self, key: Key, group: GroupManifest) -> None:
+        delay_s = None if group.scaling is None else group.scaling.target_delay_s
+        self._context.surveys.demands.watch(key, group.spec, delay_s, queues_max=group.queues_max)
+        self._context.surveys.watch(key, broker_key(group), group.spec)
+
+    async def _scale(self, key: Key, group: GroupManifest) -> float:
+        """Applies the number of consumers to the workload that is there, and nothing else of it; in how many seconds
+        there is more to do."""
+        kind, place = workload_of(group)
+        there = self._context.store.get(kind, place)
+        if there is None or group.consumer is None or group.metadata.uid not in there["owners"]:
+            return RESYNC_S
+        scale: Child = {"metadata": {"name": place.name}, "spec": {"replicas": group.pods_wanted}}
+        requeue_in_s = RESYNC_S
+        with self._failures.caught(key, kind, place.name):
+            scale, requeue_in_s = await self._paced(key, group, kind, scale)
+            if scale["spec"]["replicas"] != there["replicas"]:
+                patch = {"spec": scale["spec"]}
+                if (answer := await self._context.cluster.merge(kind, *place, patch)) is not None:
+                    self._context.store.update(kind, answer)
+        return min(requeue_in_s, RESYNC_S)
+
+    async def _paced(self, key: Key, group: GroupManifest, kind: Kind, child: Child) -> tuple[Child, float]:
+        """The workload to apply now, and in how many seconds to ask again or infinity. Raises ClusterError."""
+        if kind is DEPLOYMENT:
+            return await self._deployment_scale.paced(key, child)
+        return await self._session_scale.paced(key, group, child)
 
     async def _provision(
         self, key: Key, group: GroupManifest, observation: Observation, reach: Reach | None
@@ -213,9 +289,7 @@ class GroupReconciler:
         self, key: Key, group: GroupManifest, observation: Observation, children: list[Child] | None
     ) -> tuple[Observation, float]:
         """The cluster's side, and in how many seconds there is more to do."""
-        delay_s = None if group.scaling is None else group.scaling.target_delay_s
-        self._context.surveys.demands.watch(key, group.spec, delay_s, queues_max=group.queues_max)
-        self._context.surveys.watch(key, broker_key(group), group.spec)
+        self._watch(key, group)
         requeue_in_s = RESYNC_S
         if children is not None:
             self._settled.pop(key, None)
@@ -230,24 +304,25 @@ class GroupReconciler:
     def _waits_for_survey(self, key: Key, manifest: WatchedObject) -> bool:
         """True if there is no survey since the operator's start: the status of the former process is better."""
         was_seen = manifest.get("status", {}).get("observedGeneration", -1) > 0
-        return (
-            was_seen and self._provisioner.is_provisioned(key) and self._context.surveys.latest(key) is None
-        )
+        is_known = self._provisioner.is_provisioned(key) or self._provisioner.is_retained(key)
+        return was_seen and is_known and self._context.surveys.latest(key) is None
 
-    def _desired_state(self, key: Key, group: GroupManifest) -> tuple[Observation, list[Child] | None]:
-        """The verdict on the manifest, and the objects that it asks for; None for those that are there."""
+    def _desired_state(
+        self, key: Key, group: GroupManifest, refusal: Refusal | None = None
+    ) -> tuple[Observation, list[Child] | None]:
+        """The verdict on the manifest, and the objects that it asks for; None for those that are there, and none where
+        they cannot be rendered. `refusal`: there is one already."""
         context = self._context
-        refusal = None
-        if not context.is_unreadable(broker_key(group)):
+        if refusal is None and not context.is_unreadable(broker_key(group)):
             refusal = refusal_of(group, context.broker(broker_key(group)), context.rivals(group))
         has_parking = self._provisioner.has_parking(key)
         if refusal is None and (group.parks or has_parking) and group.unfit_for_parking:
             refusal = Refusal(Reason.INVALID, group.unfit_for_parking)
-        if refusal is not None:
+        if refusal is not None and refusal.reason not in OF_PERMISSION:
             return Observation(refusal=refusal), []
         source = self._source(key, group)
         if self._settled.get(key) == source and context.applied.are_untouched(key, now=context.now()):
-            return Observation(floor=self._schedules.floor(key)), None
+            return Observation(refusal, floor=self._schedules.floor(key)), None
         try:
             children = children_of(
                 group,
@@ -257,8 +332,8 @@ class GroupReconciler:
                 has_parking=has_parking,
             )
         except ManifestError as error:
-            return Observation(refusal=Refusal(Reason.INVALID, str(error))), []
-        return Observation(floor=self._schedules.floor(key)), children
+            return Observation(refusal=refusal or Refusal(Reason.INVALID, str(error))), []
+        return Observation(refusal, floor=self._schedules.floor(key)), children
 
     def _source(self, key: Key, group: GroupManifest) -> tuple[object, ...]:
         autoscaling = self._context.autoscaling
@@ -301,17 +376,17 @@ class GroupReconciler:
                 await context.applied.remove(key, kind, name)
         workload, _ = workload_of(group)
         for child in children:
-            if child["kind"] == workload.kind and not self._provisioner.has_credentials(group):
+            kind, name = kind_of(child["apiVersion"], child["kind"]), child["metadata"]["name"]
+            if kind is workload and not self._provisioner.has_credentials(group):
+                requeue_in_s = min(requeue_in_s, await self._scale(key, group))
                 continue
-            kind = kind_of(child["apiVersion"], child["kind"])
-            with self._failures.caught(key, kind, child["metadata"]["name"]):
-                if kind is DEPLOYMENT:
-                    child, wait_s = await self._deployment_scale.paced(key, child)
-                    requeue_in_s = min(requeue_in_s, wait_s)
-                elif kind is STATEFUL_SET:
-                    child, wait_s = await self._session_scale.paced(key, group, child)
+            with self._failures.caught(key, kind, name):
+                if kind is workload:
+                    child, wait_s = await self._paced(key, group, kind, child)
                     requeue_in_s = min(requeue_in_s, wait_s)
                 await context.applied.apply(key, child, now=context.now())
+            if kind is workload and self._failures.is_refused(key, kind, name):
+                requeue_in_s = min(requeue_in_s, await self._scale(key, group))
         return requeue_in_s
 
     def _forget(self, key: Key) -> None:

@@ -25,11 +25,9 @@ from lbg_core.group import GROUP_NAME_ANNOTATION, conflicts, group_name_of
 from lbg_operator.crds import GroupManifest
 from lbg_operator.kube.kinds import AUTOSCALER, BROKER, DEPLOYMENT, GROUP, STATEFUL_SET
 from lbg_operator.reconcile.context import Reach, ReconcileContext, broker_key
-from lbg_operator.reconcile.desired import refusal_of
 from lbg_operator.reconcile.object_cache import Key, WatchedObject
 from lbg_operator.reconcile.provision import Provisioner
 from lbg_operator.resources.names import credentials_name, sessions_name
-from lbg_operator.status.conditions import Reason
 
 FINALIZER = "lbg.dev/finalizer"
 NEVER_PROVISIONED = "it has no objects on a broker, because it was never provisioned"
@@ -101,14 +99,16 @@ class GroupDeletion:
             return None
         if group.deletion_policy == "Retain":
             return await self.remove_finalizer(
-                key, f"queues and user of {group.spec.name} stay on the broker, because of deletionPolicy"
+                key,
+                f"queues and user of {group.spec.name} stay on the broker, because of deletionPolicy; "
+                f"{removal_of(group.spec.name)}",
             )
-        if (conflict := self._name_conflict(group)) is not None:
-            return await self.remove_finalizer(key, f"it has no objects on the broker: {conflict}")
         deleted_for_s = self._since_deletion_s(manifest["metadata"]["deletionTimestamp"])
         if self._context.store.get(BROKER, broker_key(group)) is None and deleted_for_s >= BROKER_GONE_S:
             return await self.remove_finalizer(
-                key, f"Broker {broker_key(group)} is gone: {group.spec.name} was not deleted there"
+                key,
+                f"Broker {broker_key(group)} is gone: {group.spec.name} was not deleted there; if the broker runs on, "
+                f"{removal_of(group.spec.name)}",
             )
         is_late = deleted_for_s >= group.drain_timeout_s
         reach = self._context.reach.get(broker_key(group))
@@ -120,15 +120,16 @@ class GroupDeletion:
                 return await self.remove_finalizer(
                     key,
                     f"the broker could not be reached within {group.drain_timeout_s} s: what it has of "
-                    f"{group.spec.name} is left there",
+                    f"{group.spec.name} is left there; {removal_of(group.spec.name)}",
                 )
             if self._was_broker_tried(key, group):
                 why = f"the broker cannot be used now: waiting up to {group.drain_timeout_s} s for it"
                 self._announce_once(key, "DeletionWaits", why, type="Warning")
             return STEP_S
+        # Its own is deleted whatever the manifest asks for by now, and whether that is accepted.
         with suppress(TimeoutError, ProvisioningError):  # what follows fails in the same way
-            async with asyncio.timeout(LIMIT_S):
-                group = await self._provisioner.as_recorded(group, reach)
+            if (owned := await self._provisioner.as_owned(group, reach)) is not None:
+                group, is_made = owned, True
         if why := await self._not_owned(key, group, reach, is_made=is_made):
             return await self.remove_finalizer(key, why)
         if not is_late and not await self._is_drained(key, group):
@@ -160,15 +161,6 @@ class GroupDeletion:
         been deleted long before."""
         began = self._began.setdefault(key, self._context.now())
         return broker_key(group) in self._context.checked or self._context.now() - began >= TRY_S
-
-    def _name_conflict(self, group: GroupManifest) -> str | None:
-        """Reason why the broker's group of this name is another one, None if it is this one."""
-        refusal = refusal_of(group, self._context.broker(broker_key(group)), self._context.rivals(group))
-        is_conflict = refusal is not None and refusal.reason in (
-            Reason.NAME_TAKEN,
-            Reason.BROKER_NOT_ALLOWED,
-        )
-        return refusal.message if refusal is not None and is_conflict else None
 
     async def _may_be_on_broker(self, key: Key, manifest: WatchedObject) -> bool:
         """False if nothing can be on a broker: the Secret of a group's user comes before its first queue.
@@ -249,7 +241,8 @@ class GroupDeletion:
             why = str(error) or f"the broker did not finish within {LIMIT_S:g} s"
             if is_late and not isinstance(error, StillInUse | Busy | RecordUnavailable):
                 return await self.remove_finalizer(
-                    key, f"{group.spec.name} could not be deleted on the broker: {why}"
+                    key,
+                    f"{group.spec.name} could not be deleted on the broker: {why}; {removal_of(group.spec.name)}",
                 )
             self._announce_once(key, "DeletionWaits", why, type="Warning")
             return STEP_S
@@ -271,6 +264,11 @@ class GroupDeletion:
 
     def _since_deletion_s(self, timestamp: str) -> float:
         return (self._context.wall_clock() - datetime.fromisoformat(timestamp)).total_seconds()
+
+
+def removal_of(group: str) -> str:
+    """The commands by which what stays on a broker without its object is removed."""
+    return f"`lbg group adopt {group}` and `lbg group delete {group}` remove it"
 
 
 def _left(group: GroupManifest, error: GroupNotFound | GroupDiffers | NotOwned) -> str:

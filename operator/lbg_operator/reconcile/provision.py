@@ -25,11 +25,11 @@ from lbg_core.admin.key_move import KeyMoveRun
 from lbg_core.admin.member_requests import pause_announced
 from lbg_core.admin.plan import recorded
 from lbg_core.admin.problem_kinds import Kind
-from lbg_core.admin.record import Claim
+from lbg_core.admin.record import Claim, is_same_owner
 from lbg_core.admin.repartition import change_online
 from lbg_core.admin.snapshot import UNKNOWN, MovingQueues
 from lbg_core.counted_nouns import counted
-from lbg_core.group import ONE_USER, PARTITIONED, GroupSpec, Names, Publishers, is_recount
+from lbg_core.group import ONE_USER, PARTITIONED, GroupSpec, Names, Publishers
 from lbg_operator.crds import GroupManifest
 from lbg_operator.crds.group import ADDITIONAL
 from lbg_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT, GROUP, SECRET
@@ -96,12 +96,18 @@ class Provisioner:
         self._foreign: set[Key] = set()
         self._changes: dict[Key, KeyMoveRun] = {}
         """Changes of the number of separate queues that are on their way. A new operator goes on with them as well."""
+        self._retained: dict[Key, tuple[GroupSpec, float]] = {}
+        """Groups whose manifest is refused, as their records had them, and when that was."""
         self._parking: dict[Key, bool] = {}
         """For each group, if it had a parking queue when it was last seen whole."""
 
     def is_provisioned(self, group: Key) -> bool:
         """True if the group was once seen whole; it may need repair since."""
         return group in self._done
+
+    def is_retained(self, group: Key) -> bool:
+        """True if the group's manifest is refused, and its record names the object as its owner."""
+        return group in self._retained
 
     def was_provisioned(self, group: Key, uid: str) -> bool:
         """The same, also by an operator of before: a group's ConfigMap is made once it is whole, and goes with it."""
@@ -151,6 +157,7 @@ class Provisioner:
         self._logins.pop(group, None)
         self._foreign.discard(group)
         self._parking.pop(group, None)
+        self._retained.pop(group, None)
         self._changes.pop(group, None)
 
     async def restore(self, group: GroupManifest) -> bool:
@@ -230,6 +237,7 @@ class Provisioner:
         finally:
             slots.release()
         self._foreign.discard(key)
+        self._retained.pop(key, None)
         self._parking[key] = group.parks or created.has_parking
         self._done[key] = _Done(
             group.spec,
@@ -308,13 +316,30 @@ class Provisioner:
             self._changes[key] = run
         return now
 
-    async def as_recorded(self, group: GroupManifest, reach: Reach) -> GroupManifest:
-        """The group with the number of queues of its record, also one that the manifest does not permit: a change to
-        that is not complete. Raises ProvisioningError."""
-        spec = recorded(group.spec.name, await reach.admin.observe(group.spec.name))
-        if spec is None or not is_recount(spec, group.spec):
-            return group
-        return replace(group, spec=spec.altered_as(group.spec))
+    async def as_owned(self, group: GroupManifest, reach: Reach) -> GroupManifest | None:
+        """The group as its record on the broker has it, whatever the manifest asks for; None without a record that
+        names the object as its owner. Raises ProvisioningError, TimeoutError and ClusterError."""
+        async with asyncio.timeout(LIMIT_S):
+            observed = await reach.admin.observe(group.spec.name)
+        spec, claim = recorded(group.spec.name, observed), await self.claim(group)
+        if spec is None or not is_same_owner(observed.owner, claim.owner):
+            return None
+        return replace(group, spec=spec)
+
+    async def retained(self, key: Key, group: GroupManifest, reach: Reach) -> GroupManifest | None:
+        """The same for a group whose manifest is refused. None where the broker has none of the object's: it is not
+        read for the object's status then. Raises ProvisioningError, TimeoutError and ClusterError."""
+        known = self._retained.get(key)
+        if known is not None and self._context.now() < known[1] + CHECK_AFTER_S:
+            return replace(group, spec=known[0])
+        found = await self.as_owned(group, reach)
+        if found is None:
+            self._retained.pop(key, None)
+            self._leave(key)
+        else:
+            self._foreign.discard(key)
+            self._retained[key] = found.spec, self._context.now()
+        return found
 
     def as_provisioned(self, key: Key, group: GroupManifest) -> GroupManifest:
         """The group with the number of queues with which it was last seen whole, as far as the manifest permits it."""

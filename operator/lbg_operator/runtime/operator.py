@@ -87,12 +87,12 @@ def metric_reader(context: ReconcileContext) -> MetricReader:
         manifest = context.store.get(GROUP, Key(namespace, name))
         if manifest is None:
             raise GroupNotFound(namespace, name)
-        try:
-            group = context.group(manifest)
-        except ManifestError as error:
-            raise MetricUnknown(f"the manifest of group {namespace}/{name} is invalid: {error}") from None
         if not is_provisioned_in(manifest):
             raise MetricUnknown(f"group {namespace}/{name} has no group of its own on the broker")
+        try:
+            group = GroupManifest.without_template(manifest)
+        except ManifestError as error:
+            raise MetricUnknown(f"the manifest of group {namespace}/{name} is invalid: {error}") from None
         if metric == WANTED_METRIC:
             return _wanted(context, manifest, group)
         reach = context.reach.get(broker_key(group))

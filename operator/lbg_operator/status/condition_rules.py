@@ -110,17 +110,18 @@ class Observation:
     `unread` says why.
 
     `queue_count`: the group's number of queues when it was last seen whole. `refusal`: the manifest is not accepted.
-    `failure`: provisioning ended with this. `autoscaler` is the status of the HorizontalPodAutoscaler, None while there
-    is none; `workload` that of the Deployment. `unapplied`: what the cluster did not take, and `is_applied`: whether it
-    had all of this generation once. `not_begun`: why nothing is done on the broker yet. `lost_secret`: the Secret of
-    the group's user, where it is gone and nobody knows or can change the password. `metrics`: what keeps lag from
-    autoscalers in this cluster; `floor`: what the schedule comes to, None without one; `demand`: how many consumers it
-    needs, None while that is unknown. `pods` are those of the
-    consumers, which have `mounts`; `missing` says that fewer are made than there should be. In mode Sessions `scale_in`
-    is what fewer of them wait for. `now_s` counts from the epoch.
+    `is_retained`: the group was provisioned before that, and goes on. `failure`: provisioning ended with this.
+    `autoscaler` is the status of the HorizontalPodAutoscaler, None while there is none; `workload` that of the
+    Deployment. `unapplied`: what the cluster did not take, and `is_applied`: whether it had all of this generation
+    once. `not_begun`: why nothing is done on the broker yet. `lost_secret`: the Secret of the group's user, where it is
+    gone and nobody knows or can change the password. `metrics`: what keeps lag from autoscalers in this cluster;
+    `floor`: what the schedule comes to, None without one; `demand`: how many consumers it needs, None while that is
+    unknown. `pods` are those of the consumers, which have `mounts`; `missing` says that fewer are made than there
+    should be. In mode Sessions `scale_in` is what fewer of them wait for. `now_s` counts from the epoch.
     """
 
     refusal: Refusal | None = None
+    is_retained: bool = False
     broker_ready: bool = True
     failure: ProvisioningError | None = None
     queue_count: int | None = None
@@ -162,9 +163,11 @@ def conditions_of(group: GroupManifest | None, observation: Observation) -> list
 
 
 def accepted(observation: Observation) -> Condition:
-    if observation.refusal is not None:
-        return Condition(observation.refusal.reason, observation.refusal.message)
-    return taken(observation.unapplied)
+    refusal = observation.refusal
+    if refusal is None:
+        return taken(observation.unapplied)
+    goes_on = f". {Reason.RETAINED.meaning}" if observation.is_retained else ""
+    return Condition(refusal.reason, f"{refusal.message}{goes_on}")
 
 
 def is_ready(manifest: Mapping[str, Any]) -> bool:
@@ -191,12 +194,14 @@ def taken(unapplied: Unapplied) -> Condition:
 
 
 def provisioned(group: GroupManifest | None, observation: Observation) -> Condition:
-    if observation.refusal is not None:
+    if observation.refusal is not None and not observation.is_retained:
         return Condition(Reason.NOT_ACCEPTED)
     if not observation.broker_ready:
         return Condition(Reason.BROKER_NOT_READY)
     if observation.not_begun:
         return Condition(Reason.NOT_BEGUN, observation.not_begun)
+    if observation.refusal is not None:
+        return Condition(Reason.RETAINED)
     match observation.failure:
         case None:
             return _provisioned(observation.description)
@@ -228,7 +233,7 @@ def _provisioned(description: Description | None) -> Condition:
 
 
 def ready(group: GroupManifest, observation: Observation) -> Condition:
-    if observation.refusal is not None:
+    if observation.refusal is not None and not observation.is_retained:
         return Condition(Reason.NOT_PROVISIONED)
     if not observation.is_applied and observation.unapplied != ALL_APPLIED:
         return Condition(Reason.NOT_APPLIED, observation.unapplied.words)

@@ -63,6 +63,12 @@ class Reason(enum.Enum):
         "Keys move to another number of queues or partitions, in order. Publishers and consumers go on; the message "
         "has what is left.",
     )
+    RETAINED = (
+        Type.PROVISIONED,
+        State.TRUE,
+        "The group stays on the broker and its consumers are scaled as before; nothing is created or changed there "
+        "while Accepted is False. Deleting this object deletes the group there too (deletionPolicy).",
+    )
     NOT_ACCEPTED = (Type.PROVISIONED, State.FALSE, "The manifest is not accepted: see Accepted.")
     BROKER_NOT_READY = (Type.PROVISIONED, State.UNKNOWN, "The Broker is not ready: see its own conditions.")
     BROKER_UNREACHABLE = (
@@ -123,7 +129,7 @@ class Reason(enum.Enum):
         State.TRUE,
         "The group accepts messages, and the operator runs no consumers for it.",
     )
-    NOT_PROVISIONED = (Type.READY, State.FALSE, "The group is not on the broker yet: see Provisioned.")
+    NOT_PROVISIONED = (Type.READY, State.FALSE, "The broker has no group of this object: see Provisioned.")
     NO_MEMBERS = (
         Type.READY,
         State.FALSE,
@@ -136,7 +142,7 @@ class Reason(enum.Enum):
         Type.READY,
         State.UNKNOWN,
         "This generation of the manifest is not completely applied: the message has the API server's error, or see "
-        "Provisioned. The previous state continues.",
+        "Accepted and Provisioned. The previous state continues.",
     )
 
     SCALING = (Type.SCALING_ACTIVE, State.TRUE, "The autoscaler gets its metrics and may change replicas.")

@@ -6,6 +6,7 @@ import asyncio
 
 from lbg_operator.kube.kinds import DEPLOYMENT, SECRET
 from testing.kubernetes.child_history import ChildHistory
+from testing.kubernetes.manifests import consumer
 from testing.operator.operated import SETTLED_S, Place
 from testing.virtual_time import in_virtual_time
 
@@ -39,7 +40,7 @@ async def test_it_is_made_again_as_it_was_while_the_broker_is_away() -> None:
 
 
 @in_virtual_time
-async def test_an_operator_that_never_saw_it_waits_for_the_broker_and_leaves_consumers_as_they_are() -> None:
+async def test_an_operator_that_never_saw_it_waits_for_the_broker_and_scales_consumers_only() -> None:
     async with Place() as place:
         await place.ready()
         before = place.seen(SECRET, NAME)["data"]
@@ -51,18 +52,19 @@ async def test_an_operator_that_never_saw_it_waits_for_the_broker_and_leaves_con
         history.begin()
         await place.start()
         await asyncio.sleep(AWAY_S)
-        place.edit_group({"replicas": 4})
+        assert history.changed() == {}
+        other = {"spec": {"containers": [{"name": "app", "image": "example.org/app:2"}]}}
+        place.edit_group({"replicas": 4, "consumer": consumer(template=other)})
         await asyncio.sleep(AWAY_S)
         assert not place.has(SECRET, NAME)
-        assert place.seen(DEPLOYMENT)["spec"] == there
+        assert place.seen(DEPLOYMENT)["spec"] == {**there, "replicas": 4}
         assert place.conditions()["Degraded"] == ("True", "SecretLost")
         assert f"Secret {NAME} is gone" in place.message("Degraded")
         assert place.reasons().count("SecretLost") == 1
-        assert history.changed() == {}
         place.broker.is_down = False
         await asyncio.sleep(AWAY_S + SETTLED_S)
         assert place.seen(SECRET, NAME)["data"]["password"] != before["password"]
-        assert place.seen(DEPLOYMENT)["spec"]["replicas"] == 4
+        assert place.seen(DEPLOYMENT)["spec"]["template"] != there["template"]
         assert place.conditions()["Ready"] == ("True", "Served")
         assert place.conditions()["Degraded"] == ("False", "AsExpected")
 

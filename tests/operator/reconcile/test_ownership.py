@@ -15,6 +15,7 @@ from lbg_operator.errors import MetricUnknown
 from lbg_operator.kube.kinds import BROKER, DEPLOYMENT, GROUP, SECRET
 from lbg_operator.reconcile.object_cache import Key
 from lbg_operator.runtime.operator import metric_reader
+from testing.kubernetes.manifests import consumer
 from testing.operator.operated import MAIN, ORDERS, SETTLED_S, Place
 from testing.virtual_time import in_virtual_time
 
@@ -247,7 +248,8 @@ async def test_a_group_that_was_adopted_by_hand_is_left_alone_and_its_consumers_
         await asyncio.sleep(CHECKED_S)
         assert place.conditions()["Provisioned"] == ("False", "NotOwned")
         assert not {"queues", "members", "lag"} & place.status().keys()
-        place.edit_group({"replicas": 3})
+        other = {"spec": {"containers": [{"name": "app", "image": "example.org/app:2"}]}}
+        place.edit_group({"consumer": consumer(template=other)})
         await asyncio.sleep(SETTLED_S)
         assert place.running() == running
         assert place.has(SECRET, "orders-lbg")

@@ -18,17 +18,17 @@ COPY = Key("shop", "copy")
 
 
 @pytest.mark.parametrize(
-    ("spec", "reason"),
+    ("spec", "reason", "provisioned"),
     [
-        ({"queues": {"size": "many"}}, "Invalid"),
-        ({"brokerRef": {"name": "nobody"}}, "BrokerNotFound"),
-        ({"brokerRef": {"name": "other", "namespace": "far"}}, "BrokerNotAllowed"),
-        ({"consumer": {"app": {"container": "nobody"}}}, "Invalid"),
+        ({"queues": {"size": "many"}}, "Invalid", ("False", "NotAccepted")),
+        ({"brokerRef": {"name": "nobody"}}, "BrokerNotFound", ("Unknown", "BrokerNotReady")),
+        ({"brokerRef": {"name": "other", "namespace": "far"}}, "BrokerNotAllowed", ("False", "NotAccepted")),
+        ({"consumer": {"app": {"container": "nobody"}}}, "Invalid", ("True", "Retained")),
     ],
 )
 @in_virtual_time
 async def test_a_manifest_that_is_not_followed_changes_nothing_that_runs(
-    spec: dict[str, Any], reason: str
+    spec: dict[str, Any], reason: str, provisioned: tuple[str, str]
 ) -> None:
     async with Place() as place:
         place.brokers[Key("far", "other")] = OperatedBroker()
@@ -38,7 +38,7 @@ async def test_a_manifest_that_is_not_followed_changes_nothing_that_runs(
         place.edit_group(spec)
         await asyncio.sleep(40)
         assert place.conditions()["Accepted"] == ("False", reason)
-        assert place.conditions()["Provisioned"] == ("False", "NotAccepted")
+        assert place.conditions()["Provisioned"] == provisioned
         assert place.running() == before
         assert len(place.broker.performed) == performed
         assert place.reasons().count(reason) == 1
