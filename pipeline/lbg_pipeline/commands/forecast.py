@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from datetime import datetime
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import click
 
@@ -66,8 +67,10 @@ def settings_of(
     quantile: float,
     periods: int,
     is_weekly: bool,
+    calendar: Path | None,
     **_: Any,
 ) -> ForecastSettings:
+    from lbg_pipeline.forecast.calendar import read_calendar
     from lbg_pipeline.forecast.model import HOUR_S, WEEK_S, ForecastSettings
 
     if interval < 60 or HOUR_S % interval:
@@ -78,13 +81,17 @@ def settings_of(
         raise click.UsageError(
             "--weekly needs a --horizon of at least 7d, so that every day of the week is forecast"
         )
+    at = datetime.now(UTC) if now is None else now
+    # Entries repeat every week, so the days that they are made from must be ordinary.
+    today = at.astimezone(ZoneInfo(time_zone)).date() if is_weekly else None
     return ForecastSettings(
-        now_us=int((time.time() if now is None else now.timestamp()) * 1_000_000),
+        now_us=int(at.timestamp() * 1_000_000),
         interval_s=interval,
         horizon_s=horizon,
         time_zone=time_zone,
         quantile=quantile,
         backtest_periods=periods,
+        calendar=() if calendar is None else read_calendar(calendar, until=today),
     )
 
 
@@ -153,6 +160,12 @@ _REPLICAS = click.IntRange(1, 4096)
     default="UTC",
     show_default=True,
     help="Time zone of the hours by which demand repeats.",
+)
+@click.option(
+    "--calendar",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Holidays and other events, past and future: CSV with date, and if needed until, name, like.",
 )
 @click.option(
     "--quantile",

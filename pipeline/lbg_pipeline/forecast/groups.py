@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 from pyspark.sql.window import Window, WindowSpec
 
 from lbg_pipeline.forecast.backtest import Backtest, Expectation
-from lbg_pipeline.forecast.model import ForecastSettings, History, Season
+from lbg_pipeline.forecast.model import SECOND_US, ForecastSettings, History, Season
 
 MODELLED = StructType(
     [
@@ -35,6 +35,8 @@ MODELLED = StructType(
         StructField("is_past", BooleanType(), False),
         StructField("origin_us", LongType(), False),  # what was known then went into it
         StructField("start_us", LongType(), False),
+        StructField("ahead", LongType(), False),  # periods of the season from the origin on, from 1
+        StructField("event", StringType()),  # of the calendar, and what it is expected to be like
         StructField("expected", DoubleType(), False),  # messages in the interval
         StructField("quantiles", ArrayType(DoubleType(), False)),  # of the settings' levels
         StructField("actual", DoubleType()),  # null of the future
@@ -51,7 +53,8 @@ def modelled(demand: DataFrame, settings: ForecastSettings) -> DataFrame:
 
 def _modelling(settings: ForecastSettings) -> Callable[[pd.DataFrame], pd.DataFrame]:
     def of_group(rows: pd.DataFrame) -> pd.DataFrame:
-        backtest = Backtest(history_of(rows, settings), settings.quantiles)
+        history = history_of(rows, settings)
+        backtest = Backtest(history, settings.quantiles, settings.horizon_s, settings.calendar)
         future = backtest.future(np.asarray(settings.starts_us(), dtype=np.int64))
         expectations = [*backtest.past(settings.backtest_periods), *future]
         return _frame(str(rows["group"].iloc[0]), backtest.season, expectations)
@@ -89,6 +92,14 @@ def _frame(group: str, season: Season, expectations: Sequence[Expectation]) -> p
             "is_past": repeated(one.actual is not None for one in expectations),
             "origin_us": repeated(one.origin_us for one in expectations),
             "start_us": np.concatenate([one.starts_us for one in expectations]),
+            "ahead": np.concatenate(
+                [(one.starts_us - one.origin_us) // (season.period_s * SECOND_US) + 1 for one in expectations]
+            ),
+            "event": [
+                event
+                for one, length in zip(expectations, lengths, strict=True)
+                for event in one.events or [None] * length
+            ],
             "expected": np.concatenate([one.values for one in expectations]),
             "quantiles": [
                 row
@@ -155,6 +166,7 @@ def forecast(chosen: DataFrame) -> DataFrame:
         "method",
         "season",
         "variant",
+        "event",
         "expected",
         quantiles[0].alias("q10"),
         quantiles[1].alias("q50"),
@@ -171,9 +183,11 @@ def backtest(modelled: DataFrame) -> DataFrame:
         F.timestamp_micros("start_us").alias("start"),
         "start_us",
         F.timestamp_micros("origin_us").alias("origin"),
+        "ahead",
         "method",
         "season",
         "variant",
+        "event",
         "actual",
         "expected",
         quantiles[0].alias("q10"),

@@ -126,7 +126,9 @@ def groups(
                 history=History(history["messages"], history["known_from_us"], history["known_until_us"]),
                 scores=scores[name],
                 intervals=[
-                    Interval(row["start_us"], row["expected"], row["q10"], row["q90"], row["planned"])
+                    Interval(
+                        row["start_us"], row["expected"], row["q10"], row["q90"], row["planned"], row["event"]
+                    )
                     for row in rows
                 ],
                 sizing=sizing,
@@ -143,7 +145,7 @@ def drawables(forecasts: Tables, names: Sequence[str], settings: ForecastSetting
     late = F.col("known_until_us") - DRAWN_HISTORY_S * SECOND_US
     came = forecasts.demand.where(F.col("group").isin(*names) & (F.col("start_us") >= late)).collect()
     recent = F.col("start_us") >= F.col("last_us") - DRAWN_BACKTEST_S * SECOND_US
-    past = forecasts.backtest.where(F.col("group").isin(*names))
+    past = forecasts.backtest.where(F.col("group").isin(*names) & (F.col("ahead") == 1))
     ends = past.groupBy("group").agg(F.max("start_us").alias("last_us"))
     compared = (
         past.join(ends, "group")

@@ -6,7 +6,7 @@ either side of a change.
 
 A miss is a fraction of the expected demand (with a little added, so that an expectation of none has misses too).
 Misses are stored by class of hour: none expected, and quiet, middling and busy hours, on working days and weekends
-apart: a busy hour of a timetable is more regular than its night.
+apart, and days of the calendar: a busy hour of a timetable is more regular than its night.
 
 1. The usual value of each column is its median over the last four rows; how a row compares with what is usual is the
    weighted median of its ratios. Neither is moved by a single spike or hole.
@@ -24,12 +24,14 @@ Which of the eight serves a group is decided by its own past errors (`backtest`)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lbg_pipeline.forecast.calendar import Event
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
@@ -42,7 +44,7 @@ class ForecastSettings:
     """`interval_s` divides an hour, so that an interval never straddles a change of daylight saving. `time_zone` is of
     the users who make the demand: hours of the week are of its clocks. `quantile`: the demand that replicas are planned
     for is exceeded in one interval of 1 / (1 - quantile). `backtest_periods`: how many weeks (of a short history: days)
-    the method is scored by."""
+    the method is scored by. `calendar`: days that are not ordinary."""
 
     now_us: int
     interval_s: int = HOUR_S
@@ -50,6 +52,7 @@ class ForecastSettings:
     time_zone: str = "UTC"
     quantile: float = 0.9
     backtest_periods: int = 8
+    calendar: tuple[Event, ...] = ()
 
     @property
     def interval_us(self) -> int:
@@ -129,8 +132,16 @@ def columns_of(walls_s: Ints, season: Season, interval_s: int) -> Ints:
     return np.asarray(walls_s % season.period_s // interval_s, dtype=np.int64)
 
 
-def rows_back(history: History, walls_s: Ints, origin: int, season: Season, count: int) -> Floats:
-    """The last `count` weeks or days before interval `origin`, the latest first; NaN is unknown."""
+def rows_back(
+    history: History,
+    walls_s: Ints,
+    origin: int,
+    season: Season,
+    count: int,
+    is_ordinary: NDArray[np.bool_] | None = None,
+) -> Floats:
+    """The last `count` weeks or days before interval `origin`, the latest first; NaN is unknown. Without `is_ordinary`
+    every interval is."""
     period_s = season.period_s
     first = max(0, origin - (count + 1) * period_s // history.interval_s)
     walls = walls_s[first:origin]
@@ -141,28 +152,32 @@ def rows_back(history: History, walls_s: Ints, origin: int, season: Season, coun
     width = period_s // history.interval_s
     cells = back * width + columns
     is_within = back < count
+    if is_ordinary is not None:
+        is_within &= is_ordinary[first:origin]
     size = count * width
     sums = np.bincount(cells[is_within], weights=history.values[first:origin][is_within], minlength=size)
     seen = np.bincount(cells[is_within], minlength=size)
     rows = np.full(size, np.nan)
     np.divide(sums, seen, out=rows, where=seen > 0)
     table = rows.reshape(count, width)
-    has_values = (seen.reshape(count, width) > 0).any(axis=1)
-    return table[: int(np.flatnonzero(has_values)[-1]) + 1]
+    known = np.flatnonzero((seen.reshape(count, width) > 0).any(axis=1))
+    return table[: int(known[-1]) + 1 if len(known) else 1]
 
 
 FEWEST = 20
 """Misses that a class must have to speak for itself; with fewer, those of all classes count."""
 BUSY_PARTS = 3
+OF_CALENDAR = 2 * (BUSY_PARTS + 1)
 
 
-def classes_of(expected: Floats, walls_s: Ints) -> Ints:
-    """By thirds of what is expected, where anything is, and by weekend."""
+def classes_of(expected: Floats, walls_s: Ints, calendar: Iterable[int] = ()) -> Ints:
+    """By thirds of what is expected, where anything is, and by weekend; the days of the calendar are a class."""
     some = expected > 0
     bounds = np.quantile(expected[some], [1 / 3, 2 / 3]) if some.any() else np.zeros(2)
     part = np.where(some, 1 + np.searchsorted(bounds, expected, side="left"), 0)
-    weekend = walls_s // DAY_S % 7 >= 5
-    return np.asarray(part + weekend * (BUSY_PARTS + 1), dtype=np.int64)
+    days = walls_s // DAY_S
+    classes = part + (days % 7 >= 5) * (BUSY_PARTS + 1)
+    return np.where(np.isin(days, list(calendar)), OF_CALENDAR, classes).astype(np.int64)
 
 
 def misses_of(actual: Floats, expected: Floats, scale: float) -> Floats:
@@ -179,24 +194,59 @@ def quantiles_of(
     expected: Floats,
     classes: Ints,
     *,
-    misses: Floats,
-    miss_classes: Ints,
+    misses: Sequence[Floats],
+    miss_classes: Sequence[Ints],
     scale: float,
     levels: Sequence[float],
 ) -> Floats:
-    """One row for each of `expected`, one column for each level; never below 0. `misses` must not be empty."""
-    upper = np.empty((len(expected), len(levels)))
+    """One row for each of `expected`, one column for each level; never below 0. `misses` are those of each past origin,
+    at least of one."""
+    every, their_classes = np.concatenate(misses), np.concatenate(miss_classes)
+    origins = np.repeat(np.arange(len(misses)), [len(one) for one in misses])
+    widened = _widened(every, their_classes, origins, levels)
+    bounds = np.empty((len(expected), len(levels)))
     for one in np.unique(classes):
-        own = misses[miss_classes == one]
-        upper[classes == one] = _upper(own if len(own) >= FEWEST else misses, levels)
-    return np.maximum(expected[:, None] + upper * (expected + scale)[:, None], 0.0)
+        own = every[their_classes == one]
+        bounds[classes == one] = _ranked(own if len(own) >= FEWEST else every, widened)
+    return np.maximum(expected[:, None] + bounds * (expected + scale)[:, None], 0.0)
 
 
-def _upper(misses: Floats, levels: Sequence[float]) -> Floats:
-    """The least miss that at least `level` of one more would not exceed (Vovk et al. 2005: split conformal
-    prediction): a little above the quantile of the sample, the more so the smaller it is."""
-    ordered = np.sort(misses)
-    ranks = np.ceil((len(ordered) + 1) * np.asarray(levels)).astype(int)
+def _widened(misses: Floats, classes: Ints, origins: Ints, levels: Sequence[float]) -> list[float]:
+    """Levels at which the misses of each origin stay within the quantiles of all other origins as often as `levels`
+    say, never nearer to the middle.
+
+    The misses of one week go together, so the next week is not one more draw from their sample: it is a new group of
+    draws (Lee, Barber and Willett 2023: conformal prediction with hierarchical data).
+    """
+    below, up_to = [], []
+    for one in np.unique(classes):
+        ordered = np.sort(misses[classes == one])
+        for origin in np.unique(origins[classes == one]) if len(ordered) >= FEWEST else ():
+            own = np.sort(misses[(classes == one) & (origins == origin)])
+            if others := len(ordered) - len(own):
+                below.append((np.searchsorted(ordered, own) - np.searchsorted(own, own)) / others)
+                up_to.append(
+                    (np.searchsorted(ordered, own, "right") - np.searchsorted(own, own, "right")) / others
+                )
+    if not below:
+        return list(levels)
+    low, high = (_ranked(np.concatenate(shares), levels) for shares in (up_to, below))
+    return [
+        min(level, float(low[place]))
+        if level < 0.5
+        else max(level, float(high[place]))
+        if level > 0.5
+        else 0.5
+        for place, level in enumerate(levels)
+    ]
+
+
+def _ranked(sample: Floats, levels: Sequence[float]) -> Floats:
+    """The least value that at least `level` of one more would not exceed (Vovk et al. 2005: split conformal
+    prediction), below the middle the greatest that they would not fall below: a little outside of the quantile of the
+    sample, the more so the smaller it is."""
+    ordered, wanted = np.sort(sample), (len(sample) + 1) * np.asarray(levels)
+    ranks = np.where(np.asarray(levels) < 0.5, np.floor(wanted), np.ceil(wanted)).astype(int)
     return np.asarray(ordered[np.clip(ranks, 1, len(ordered)) - 1], dtype=np.float64)
 
 

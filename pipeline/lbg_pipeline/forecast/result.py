@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -51,14 +51,15 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """One that is forecast, in messages. `replicas` is None without a capacity, `unbounded` what they were without
-    limits."""
+    """One that is forecast, in messages. `event`: of the calendar, and what it is expected to be like. `replicas` is
+    None without a capacity, `unbounded` what they were without limits."""
 
     start_us: int
     expected: float
     low: float
     high: float
     planned: float
+    event: str | None = None
     replicas: int | None = None
     unbounded: int | None = None
 
@@ -108,7 +109,11 @@ def planned(
     scheduling: Scheduling,
 ) -> Planned:
     """Forecast of a group with its schedule, and notes about its origin."""
-    notes = [*_of_method(season, method, history, scores), *_of_age(history, settings)]
+    notes = [
+        *_of_method(season, method, history, scores),
+        *_of_age(history, settings),
+        *_of_calendar(method, intervals, settings),
+    ]
     entries: list[Entry] = []
     floor: list[Need] = []
     if sizing is None:
@@ -150,14 +155,10 @@ def shown(at_us: int, time_zone: str) -> datetime:
 
 
 def _sized(one: Interval, sizing: Sizing, settings: ForecastSettings) -> Interval:
-    return Interval(
-        one.start_us,
-        one.expected,
-        one.low,
-        one.high,
-        one.planned,
-        sizing.replicas(one.planned, settings.interval_s),
-        sizing.unbounded(one.planned, settings.interval_s),
+    return replace(
+        one,
+        replicas=sizing.replicas(one.planned, settings.interval_s),
+        unbounded=sizing.unbounded(one.planned, settings.interval_s),
     )
 
 
@@ -192,6 +193,13 @@ def _of_age(history: History, settings: ForecastSettings) -> list[str]:
     if age_s < DAY_S:
         return []
     return [f"the history ends {age_s / DAY_S:.1f} days before now: the forecast has no newer records"]
+
+
+def _of_calendar(method: str, intervals: Sequence[Interval], settings: ForecastSettings) -> list[str]:
+    if settings.calendar and method != "seasonal":
+        return [f"the {method} forecast does not use the calendar"]
+    days = {shown(one.start_us, settings.time_zone).date(): one.event for one in intervals if one.event}
+    return [f"{day:%a %Y-%m-%d} is {event}" for day, event in days.items()]
 
 
 def _of_limits(intervals: Sequence[Interval], sizing: Sizing) -> list[str]:

@@ -49,6 +49,27 @@ def test_quantiles_of_a_noisy_week_hold_as_often_as_they_say() -> None:
     assert held.mean(axis=0) == pytest.approx(LEVELS, abs=0.06)
 
 
+def drifting(weeks: int) -> History:
+    """A level that wanders by a tenth a week: the further ahead, the less is known of it."""
+    chance = np.random.default_rng(5)
+    levels = np.repeat(np.exp(np.cumsum(chance.normal(0, 0.1, weeks))), 168)
+    flat = hourly(lambda wall: 200 + office(wall), hours=weeks * 168)
+    return History(flat.starts_us, chance.poisson(flat.values * levels).astype(float), 3600, "UTC")
+
+
+def test_the_band_holds_as_often_in_the_fourth_week_as_in_the_first() -> None:
+    found = list(Backtest(drifting(150), LEVELS, 4 * 7 * 86_400).past(130))
+    whole = [one for one in found if one.method == "seasonal" and len(one.values) == 4 * 168]
+    for week, margin in ((slice(0, 168), 0.03), (slice(3 * 168, 4 * 168), 0.1)):
+        held = [
+            (one.quantiles[week, 0] <= one.actual[week]) & (one.actual[week] <= one.quantiles[week, 2])
+            for one in whole
+        ]
+        assert np.mean(held) == pytest.approx(0.8, abs=margin), (
+            "by the misses of the first week 0.5 in the fourth"
+        )
+
+
 def test_a_pattern_without_noise_is_expected_exactly() -> None:
     history = hourly(office, hours=6 * 168)
     for one in future(history).values():

@@ -38,6 +38,7 @@ TABLE = ["--history", "t.csv", "--time", "at", "--group", "g"]
         ([*TABLE, "--capacity", "0"], "--capacity"),
         ([*TABLE, "--min-replicas", "5", "--max-replicas", "4"], "--max-replicas is 4 and must be at least"),
         ([*TABLE, "--namespace", "shop"], "--namespace is for --apply"),
+        ([*TABLE, "--calendar", "."], "File '.' is a directory"),
     ],
 )
 def test_a_wrong_command_line_is_told_what_to_say_instead(arguments: list[str], why: str) -> None:

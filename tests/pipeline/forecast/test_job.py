@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from lbg_pipeline.errors import ForecastRefused
+from lbg_pipeline.forecast.calendar import read_calendar
 from lbg_pipeline.forecast.model import ForecastSettings
 from lbg_pipeline.forecast.result import Scheduling
 from testing.journal.rows import START_US, delivered, published, write_journal
@@ -76,6 +77,24 @@ def test_a_table_becomes_a_schedule_with_everything_beside_it(
     assert {row["replicas"]: row["count"] for row in by_replicas} == {1: 108, 2: 45, 3: 15}
     assert spark.read.parquet(str(out / "schedule")).count() == len(told["schedule"])
     assert spark.read.parquet(str(out / "backtest")).count() == 2 * 168, "of one origin"
+
+
+def test_a_day_of_the_calendar_is_in_the_notes_and_the_tables(
+    spark: SparkSession, history: FromTable, tmp_path: Path
+) -> None:
+    wednesday = (NOW + timedelta(days=2)).date()
+    calendar = tmp_path / "calendar.csv"
+    calendar.write_text(f"date,name\n{wednesday},Fair\n")
+    settings = replace(asked(history).settings, calendar=read_calendar(calendar))
+    found = answer(spark, asked(history, settings=settings), str(tmp_path / "out"))
+    note = f"Wed {wednesday} is Fair: like Sun"
+    assert f"- {note}" in found.lines
+    assert note in (tmp_path / "out/report.html").read_text()
+    days = spark.read.parquet(str(tmp_path / "out/forecast")).where("event = 'Fair: like Sun'").collect()
+    assert (len(days), max(row["expected"] for row in days)) == (
+        24,
+        office(MONDAY + timedelta(days=6, hours=9)),
+    )
 
 
 class Shop:

@@ -37,7 +37,7 @@ def rows(group: str, history: History) -> list[tuple[str, int, int, int, int]]:
 def past(*values: tuple[str, str, int, float, float, list[float] | None]) -> list[tuple]:
     """Of MODELLED's past: group, method, hour, expected, actual, quantiles."""
     return [
-        (group, "hour of week", method, None, True, 0, hour * HOUR_US, expected, quantiles, actual)
+        (group, "hour of week", method, None, True, 0, hour * HOUR_US, 1, None, expected, quantiles, actual)
         for group, method, hour, expected, actual, quantiles in values
     ]
 
