@@ -17,8 +17,9 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from lbg_pipeline.columns import to_bytes
 from lbg_pipeline.journal import Parsed, scan_journals
+from lbg_pipeline.journal.scan import journals_bytes
 from lbg_pipeline.schemas import BROKEN, arrow_schema
-from lbg_pipeline.spark.session import fit_shuffles, size_bytes
+from lbg_pipeline.spark.session import fit_shuffles
 
 PIECES = StructType(
     [
@@ -78,8 +79,7 @@ def cache_journals(
     JournalNotFound."""
     step = JournalCache(tuple(published), tuple(delivered), tuple(groups))
     pieces = scan_journals(spark, paths, step, PIECES)
-    files = spark.read.option("recursiveFileLookup", True).text(list(paths))
-    fit_shuffles(spark, read_bytes=size_bytes(files))
+    fit_shuffles(spark, read_bytes=journals_bytes(spark, paths))
     return CachedJournals(pieces.persist())
 
 

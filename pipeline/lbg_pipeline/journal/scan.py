@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 from lbg_pipeline.errors import JournalNotFound
 from lbg_pipeline.journal.parse import Parsed, parse
 from lbg_pipeline.schemas import BROKEN, DELIVERED, PUBLISHED, arrow_schema
+from lbg_pipeline.spark.session import size_bytes
 
 BLOCK_BYTES = 4 << 20
 """Parsed at once: large enough that the cost of a call does not show, small enough to stay in a core's cache."""
@@ -289,11 +290,7 @@ def _utf16(path: str) -> Parsed:
 def journal_files(spark: SparkSession, paths: Sequence[str]) -> list[str]:
     """URLs of the files at `paths`: files, those in a directory, and in its subdirectories, which may hold anything,
     those that are named *.jsonl with or without more endings. Raises JournalNotFound."""
-    names = ", ".join(paths)
-    try:
-        table = spark.read.option("recursiveFileLookup", True).text(list(paths))
-    except AnalysisException as error:
-        raise JournalNotFound(f"{names}: {_reason(error)}") from error
+    table = _texts(spark, paths)
     at_paths = table._jdf.queryExecution().analyzed().relation().location().rootPaths()
     roots = {_plain(path) for path in at_paths.mkString("\n").split("\n")}
 
@@ -304,10 +301,22 @@ def journal_files(spark: SparkSession, paths: Sequence[str]) -> list[str]:
     files = [url for url in table.inputFiles() if is_journal(url)]
     if not files:
         raise JournalNotFound(
-            f"{names}: no journal found; closed journals are named *.jsonl, and names that begin with a dot or an "
-            "underscore are ignored"
+            f"{', '.join(paths)}: no journal found; closed journals are named *.jsonl, and names that begin with a "
+            "dot or an underscore are ignored"
         )
     return files
+
+
+def journals_bytes(spark: SparkSession, paths: Sequence[str]) -> int:
+    """Size of the files at `paths`, as they are stored. Raises JournalNotFound."""
+    return size_bytes(_texts(spark, paths))
+
+
+def _texts(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    try:
+        return spark.read.option("recursiveFileLookup", True).text(list(paths))
+    except AnalysisException as error:
+        raise JournalNotFound(f"{', '.join(paths)}: {_reason(error)}") from error
 
 
 def literal(path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from lbg_pipeline.journal import scan_journals
+from lbg_pipeline.journal.scan import journals_bytes
 from lbg_pipeline.schemas import arrow_schema
 from lbg_pipeline.spark.jobs import Progress, run_concurrently
 from lbg_pipeline.spark.output import Output
@@ -173,8 +175,14 @@ def _is(column: str) -> Column:
     return is_violation if view is None else is_violation & (F.col("offence.view") == view)
 
 
-BUCKETS = 64
-"""Tasks that check: each holds its share of all deliveries, and costs some 30 ms however little that is."""
+BUCKET_BYTES = 96 << 20
+BUCKETS_MAX = 64
+
+
+def buckets_of(read_bytes: int, *, cores: int) -> int:
+    """Tasks that check: each holds its share of all deliveries, and costs some 30 ms however little that is."""
+    return max(cores, min(BUCKETS_MAX, math.ceil(read_bytes / BUCKET_BYTES)))
+
 
 FEW = 100_000
 """Findings that the driver holds: each table of them is then a task, not a stage."""
@@ -197,18 +205,18 @@ def validate_journals(
     """Raises JournalNotFound and OutputRefused; a record of a newer version ends it before a table is written."""
     output = Output(spark, out)
     progress.begin("reading and checking")
-    step = PackingStep(RecordStep(settings), BUCKETS)
-    pieces = scan_journals(spark, paths, step, PIECES)
-    findings = check_records(pieces, settings, tasks=BUCKETS)
+    buckets = buckets_of(journals_bytes(spark, paths), cores=spark.sparkContext.defaultParallelism)
+    pieces = scan_journals(spark, paths, PackingStep(RecordStep(settings), buckets), PIECES)
+    findings = check_records(pieces, settings, tasks=buckets)
     findings.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        groups = sorted({row["group"] for row in _groups_of_rehashed(findings).collect()})
+        groups = sorted({row["group"] for row in _groups_of_rehashed(findings, buckets).collect()})
         found = findings.where("keys is null")
         if groups:
             progress.begin("checking keys that have two hashes")
             found = (
                 _without_order(found, groups)
-                .unionAll(_checked_by_key(spark, paths, groups, settings))
+                .unionAll(_checked_by_key(spark, paths, groups, settings, buckets))
                 .persist()
             )
         if found.count() <= FEW:
@@ -224,8 +232,8 @@ def validate_journals(
         findings.unpersist()
 
 
-def _groups_of_rehashed(findings: DataFrame) -> DataFrame:
-    keys = _table(findings, "keys").repartition(KEY_BUCKETS, "bucket")
+def _groups_of_rehashed(findings: DataFrame, buckets: int) -> DataFrame:
+    keys = _table(findings, "keys").repartition(min(buckets, KEY_BUCKETS), "bucket")
     return keys.mapInArrow(groups_of_rehashed, "group string")
 
 
@@ -238,10 +246,14 @@ def _without_order(findings: DataFrame, groups: Sequence[str]) -> DataFrame:
 
 
 def _checked_by_key(
-    spark: SparkSession, paths: Sequence[str], groups: Sequence[str], settings: ValidationSettings
+    spark: SparkSession,
+    paths: Sequence[str],
+    groups: Sequence[str],
+    settings: ValidationSettings,
+    buckets: int,
 ) -> DataFrame:
-    pieces = scan_journals(spark, paths, PackingStep(KeyStep(groups), BUCKETS), PIECES)
-    return check_records(pieces, settings, tasks=BUCKETS, by_key=True)
+    pieces = scan_journals(spark, paths, PackingStep(KeyStep(groups), buckets), PIECES)
+    return check_records(pieces, settings, tasks=buckets, by_key=True)
 
 
 def _written(
