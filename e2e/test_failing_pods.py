@@ -16,10 +16,10 @@ def group(name: str, **changes: Any) -> Object:
     return made
 
 
-def told(shop: Kubectl, kind: str, name: str, words: str) -> None:
+def told(shop: Kubectl, kind: str, name: str, words: str, *, reason: str = "PodsFailing") -> None:
     def seen() -> bool:
         degraded = stage.condition(shop.get(kind, name), "Degraded")
-        return degraded.get("reason") == "PodsFailing" and words in degraded["message"]
+        return degraded.get("reason") == reason and words in degraded["message"]
 
     until(seen, what=f"Degraded of {name} to say {words!r}", timeout_s=180)
 
@@ -36,6 +36,11 @@ def test_a_volume_that_cannot_be_mounted_is_named(shop: Kubectl) -> None:
 def test_an_image_whose_name_is_none_is_told(shop: Kubectl) -> None:
     shop.apply(group("orders", image="NO IMAGE"))
     told(shop, "lbg", "orders", "app: InvalidImageName")
+
+
+def test_an_application_that_ends_with_0_is_told(shop: Kubectl) -> None:
+    shop.apply(group("orders", command=["true"]))
+    told(shop, "lbg", "orders", "app: Completed", reason="PodsCompleted")
 
 
 @pytest.mark.parametrize(

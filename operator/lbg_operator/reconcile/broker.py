@@ -36,6 +36,7 @@ from lbg_operator.status.condition_rules import degraded_broker, is_ready, ready
 from lbg_operator.status.conditions import Condition, Reason, merged, with_stalled
 from lbg_operator.status.events import events_for
 from lbg_operator.status.pods import changes_in_s, failing
+from lbg_operator.status.stabilization import Stabilizer
 
 
 async def refusal_of_volume(applied: ServerSideApply, owner: Key, volume: Object, *, now: float) -> str:
@@ -143,6 +144,7 @@ class BrokerReconciler:
         self._whole: dict[Key, int] = {}
         """The generation of each that the cluster had all of."""
         self._alarms: dict[Key, Sequence[str]] = {}
+        self._stabilizer = Stabilizer()
 
     async def reconcile(self, key: Key) -> float | None:
         """Raises ClusterError: reconcile again later."""
@@ -191,7 +193,8 @@ class BrokerReconciler:
         is_well = checked.reason is Reason.REACHABLE and not self._failures.may_pass(key)
         requeue_in_s = CHECK_EVERY_S if is_well else RETRY_S
         short_in_s = self._shortages.due_in_s(key, now=self._context.now())
-        return min(requeue_in_s, changes_in_s(pods, now_s), short_in_s)
+        steady_in_s = self._stabilizer.due_in_s(key, now_s=self._context.now())
+        return min(requeue_in_s, changes_in_s(pods, now_s), short_in_s, steady_in_s)
 
     def _pods(self, key: Key, broker: BrokerManifest) -> Sequence[WatchedObject]:
         """Of a broker that the operator runs."""
@@ -267,6 +270,7 @@ class BrokerReconciler:
         self._checks.pop(key, None)
         self._whole.pop(key, None)
         self._alarms.pop(key, None)
+        self._stabilizer.forget(key)
         await self._set_unreachable(key)
         await self._context.surveys.end(key)
         await self._context.secrets.keep(key, ())
@@ -295,7 +299,13 @@ class BrokerReconciler:
         if manifest is None:
             return
         former: dict[str, Any] = manifest.get("status", {})
-        conditions = with_stalled(conditions)
+        conditions = self._stabilizer.shown(
+            key,
+            former.get("conditions", ()),
+            with_stalled(conditions),
+            generation=generation,
+            now_s=context.now(),
+        )
         status: dict[str, Any] = {
             "observedGeneration": generation,
             "groupCount": sum(broker_key(group) == key for group in context.groups()),

@@ -10,8 +10,9 @@ from lbg_operator.kube.kinds import GROUP
 from lbg_operator.reconcile.context import ReconcileContext
 from lbg_operator.reconcile.object_cache import Key
 from lbg_operator.reconcile.survey_cache import latest, moves
-from lbg_operator.status.condition_rules import Observation
+from lbg_operator.status.condition_rules import Observation, conditions_of
 from lbg_operator.status.events import events_for
+from lbg_operator.status.stabilization import Stabilizer
 from lbg_operator.status.status import due_in_s, patch_of, scheduling_news, status_of
 
 
@@ -32,6 +33,7 @@ class StatusWriter:
         self._context = context
         self._written: dict[Key, _Written] = {}
         self._handoffs: dict[Key, _Handoffs] = {}
+        self._stabilizer = Stabilizer()
 
     async def write(
         self, key: Key, group: GroupManifest | None, observation: Observation, *, generation: int
@@ -47,9 +49,18 @@ class StatusWriter:
         last = self._written.get(key)
         former = last.status if last is not None else manifest.get("status", {})
         survey = context.surveys.latest(key)
+        conditions = self._stabilizer.shown(
+            key,
+            former.get("conditions", ()),
+            conditions_of(group, observation),
+            generation=generation,
+            now_s=context.now(),
+        )
+        steady_in_s = self._stabilizer.due_in_s(key, now_s=context.now())
         status = status_of(
             group,
             observation,
+            conditions,
             former=former,
             generation=generation,
             now=context.timestamp,
@@ -62,7 +73,7 @@ class StatusWriter:
         if (wait_s := due_in_s(status, former, since_last_s=since_s, quiet_s=quiet_s)) > 0:
             if last is None:
                 self._written[key] = _Written(dict(former), context.now())
-            return wait_s
+            return min(wait_s, steady_in_s)
         answer = await context.write_status(GROUP, manifest, patch_of(status, former))
         if answer is None:  # gone, and the watch has not reported it
             context.store.drop(GROUP, manifest)
@@ -71,11 +82,12 @@ class StatusWriter:
         # The same object as in the cache: statuses are most of what hundreds of groups take.
         self._written[key] = _Written(cached if cached == status else status, context.now())
         self._announce(manifest, former, status)
-        return float("inf")
+        return steady_in_s
 
     def forget(self, key: Key) -> None:
         self._written.pop(key, None)
         self._handoffs.pop(key, None)
+        self._stabilizer.forget(key)
 
     def _seen_handoffs(self, key: Key, former: dict[str, Any]) -> list[dict[str, Any]]:
         known = self._handoffs.get(key)

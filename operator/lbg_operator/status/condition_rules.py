@@ -28,7 +28,7 @@ from lbg_core.counted_nouns import counted
 from lbg_core.group.sizing import Sizing
 from lbg_operator.crds import Floor, GroupManifest
 from lbg_operator.status.conditions import Condition, Reason, Type, with_stalled
-from lbg_operator.status.pods import NO_MOUNTS, Mounts, failing
+from lbg_operator.status.pods import NO_MOUNTS, Mounts, are_completed, failing
 
 STRANDED_AFTER_S = 60.0
 """A session is away while its pod is replaced, in a rollout or after a crash: that is what it is kept for."""
@@ -146,7 +146,9 @@ class Observation:
 def conditions_of(group: GroupManifest | None, observation: Observation) -> list[Condition]:
     """`group` is None for a manifest that could not be parsed."""
     conditions = [accepted(observation), provisioned(group, observation)]
-    if group is not None:
+    if group is None:
+        conditions.append(Condition(Reason.NOT_APPLIED))
+    else:
         conditions += [
             ready(group, observation),
             scaling_active(group, observation),
@@ -402,7 +404,8 @@ def degraded(group: GroupManifest, observation: Observation) -> Condition:
             "again",
         )
     if pods := _pods_failing(observation):
-        return Condition(Reason.PODS_FAILING, pods)
+        is_completed = are_completed(observation.pods, observation.now_s)
+        return Condition(Reason.PODS_COMPLETED if is_completed else Reason.PODS_FAILING, pods)
     if description is None or description.members is UNKNOWN:
         return Condition(Reason.NOT_KNOWN, observation.unread)
     found = [

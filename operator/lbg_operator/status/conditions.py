@@ -274,6 +274,12 @@ class Reason(enum.Enum):
         "Pods of the consumers or of the broker are not created, do not start, or end repeatedly; the message has the "
         "reason of each.",
     )
+    PODS_COMPLETED = (
+        Type.DEGRADED,
+        State.TRUE,
+        "The application ends with exit code 0, again and again, and consumes nothing: it has to run until it gets "
+        "SIGTERM. The message has its pods.",
+    )
     SECRET_LOST = (
         Type.DEGRADED,
         State.TRUE,
@@ -313,6 +319,11 @@ class Reason(enum.Enum):
         Type.DEGRADED,
         State.TRUE,
         "An entry of scaling.schedule is invalid and ignored; the message has the reason. The other entries apply.",
+    )
+    REFUSED = (
+        Type.DEGRADED,
+        State.TRUE,
+        "The manifest or its permission is refused, and waiting does not help: the message is that of Stalled.",
     )
     NOT_KNOWN = (Type.DEGRADED, State.UNKNOWN, "The broker could not be read.")
 
@@ -385,10 +396,16 @@ class Condition:
 
 
 def with_stalled(conditions: Sequence[Condition]) -> list[Condition]:
-    """With what those who wait for an object go by (kstatus: "Conditions"), where waiting does not help."""
+    """With Stalled, by which tools wait for an object (kstatus: "Conditions"), where waiting does not help. Degraded is
+    True then, with the same message unless it has a problem of its own."""
     final = next((one for one in conditions if one.reason in FINAL), None)
-    message = "" if final is None else f"{final.reason.word}: {final.message or final.reason.meaning}"
-    return [*conditions, *([] if final is None else [Condition(Reason.NEEDS_A_CHANGE, message)])]
+    if final is None:
+        return [*conditions]
+    message = f"{final.reason.word}: {final.message or final.reason.meaning}"
+    is_degraded = (Type.DEGRADED, State.TRUE) in ((one.reason.type, one.reason.state) for one in conditions)
+    refused = Condition(Reason.REFUSED, message)
+    others = [one for one in conditions if is_degraded or one.reason.type is not Type.DEGRADED]
+    return [*others, *([] if is_degraded else [refused]), Condition(Reason.NEEDS_A_CHANGE, message)]
 
 
 def merged(

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lbg_operator.status.conditions import Reason
+
 
 @dataclass(frozen=True, slots=True)
 class StatusEvent:
@@ -45,6 +47,10 @@ def events_for(
     before = {one["type"]: one for one in former}
     for one in now:
         last = before.get(one["type"], {})
+        if one["reason"] == Reason.REFUSED.word:
+            continue  # Accepted or Provisioned has the same event
+        if last.get("reason") == Reason.REFUSED.word:
+            last = {**last, "status": "False"}
         kind = (
             "Warning"
             if _is_wrong_anew(last, one)

@@ -34,6 +34,7 @@ ENDED = ("Succeeded", "Failed")
 """Phases of a pod whose containers do not run and are not started again (Kubernetes: "Pod Lifecycle")."""
 
 _LOOPING = "CrashLoopBackOff"
+_COMPLETED = "Completed"
 _REFUSED = frozenset({"InvalidImageName", "RegistryUnavailable"})
 """Reasons of a waiting container that are no errors by their names."""
 
@@ -56,6 +57,15 @@ class _Trouble:
     text: str
     since_s: float = 0.0
     until_s: float = FOREVER
+    is_completion: bool = False
+
+
+def are_completed(pods: Sequence[Mapping[str, Any]], now_s: float) -> bool:
+    """True if the only trouble of these pods is that applications end with exit code 0."""
+    troubles = [
+        one for pod in pods for one in _troubles_of(pod, NO_MOUNTS) if one.since_s <= now_s < one.until_s
+    ]
+    return bool(troubles) and all(one.is_completion for one in troubles)
 
 
 def failing(pods: Sequence[Mapping[str, Any]], now_s: float, mounts: Mounts = NO_MOUNTS) -> str:
@@ -133,27 +143,33 @@ def _troubles_of(pod: Mapping[str, Any], mounts: Mounts) -> Iterator[_Trouble]:
             f"ContainerCreating: its volumes{what} or its network are missing; its events have the details",
             _moment(scheduled["lastTransitionTime"]) + patience_s,
         )
+    mains = status.get("containerStatuses", ())
     for one in containers:
-        yield from _troubles_of_container(one)
+        yield from _troubles_of_container(one, is_main=one in mains)
 
 
-def _troubles_of_container(one: Mapping[str, Any]) -> Iterator[_Trouble]:
+def _troubles_of_container(one: Mapping[str, Any], *, is_main: bool) -> Iterator[_Trouble]:
+    """`is_main`: it is to run until its pod is deleted, so that no exit code is that of a success."""
     state, name = one.get("state", {}), one["name"]
     waiting, running = state.get("waiting"), state.get("running")
     ended = state.get("terminated") or one.get("lastState", {}).get("terminated")
     reason = (waiting or {}).get("reason", "")
+    has_completed = is_main and ended is not None and ended.get("exitCode") == 0
+    looping = (
+        f"{name}: {_COMPLETED if has_completed else _LOOPING}: {'' if ended is None else _end_of(ended)}"
+    )
     if waiting is not None and _is_failure(reason):
         if reason == _LOOPING and ended is not None:
-            yield _Trouble(f"{name}: {_LOOPING}: {_end_of(ended)}")
+            yield _Trouble(looping, is_completion=has_completed)
         else:
             yield _Trouble(f"{name}: {reason}: {_cut(waiting.get('message', ''))}")
     elif ended is None or not one.get("restartCount") or _ran_s(ended) >= BACK_OFF_ENDS_S:
         return
     elif running is not None and one["restartCount"] > 1 and "startedAt" in running:
         until_s = _moment(running["startedAt"]) + STEADY_AFTER_S
-        yield _Trouble(f"{name}: {_LOOPING}: {_end_of(ended)}", until_s=until_s)
-    elif "terminated" in state and ended.get("exitCode"):
-        yield _Trouble(f"{name}: {_LOOPING}: {_end_of(ended)}")
+        yield _Trouble(looping, until_s=until_s, is_completion=has_completed)
+    elif "terminated" in state and (ended.get("exitCode") or has_completed):
+        yield _Trouble(looping, is_completion=has_completed)
 
 
 def _is_failure(reason: str) -> bool:

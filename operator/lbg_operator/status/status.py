@@ -15,8 +15,8 @@ from lbg_core.group.sizing import Sizing
 from lbg_operator.crds import Floor, GroupManifest
 from lbg_operator.crds.group import INGRESS_OPEN, INGRESS_PAUSED
 from lbg_operator.resources.names import GROUP_LABEL, attributes_name, credentials_name, publisher_name
-from lbg_operator.status.condition_rules import Observation, conditions_of
-from lbg_operator.status.conditions import merged
+from lbg_operator.status.condition_rules import Observation
+from lbg_operator.status.conditions import Condition, merged
 from lbg_operator.status.events import StatusEvent
 
 
@@ -129,6 +129,7 @@ _SESSION_NUMBERS = frozenset({"messages"})
 def status_of(
     group: GroupManifest | None,
     observation: Observation,
+    conditions: Sequence[Condition],
     *,
     former: Mapping[str, Any],
     generation: int,
@@ -137,13 +138,11 @@ def status_of(
     lag: tuple[int, str] | None = None,
     handoffs: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """`group` is None for a manifest that could not be parsed; `observed`: when the broker was last read, RFC 3339;
-    `lag`: how far the group is behind, and when that was counted."""
+    """`group` is None for a manifest that could not be parsed; `conditions`: those to show; `observed`: when the broker
+    was last read, RFC 3339; `lag`: how far the group is behind, and when that was counted."""
     status: dict[str, Any] = {
         "observedGeneration": generation,
-        "conditions": merged(
-            former.get("conditions", ()), conditions_of(group, observation), generation=generation, now=now
-        ),
+        "conditions": merged(former.get("conditions", ()), conditions, generation=generation, now=now),
     }
     if group is None:
         return status

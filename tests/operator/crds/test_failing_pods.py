@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lbg_operator.status.pods import FOREVER, Mounts, changes_in_s, failing, mounts_of
+from lbg_operator.status.pods import FOREVER, Mounts, are_completed, changes_in_s, failing, mounts_of
 
 Status = dict[str, Any]
 BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -76,6 +76,29 @@ def test_a_container_that_ends_again_and_again_counts_between_its_ends_with_the_
         container(waiting("CrashLoopBackOff", "back-off 20s restarting"), restarts=2, last=ENDED),
     ]
     assert [failing([pod(containerStatuses=[one])], BEGAN_S + 5) for one in states] == [said] * 4
+
+
+def test_an_application_that_completes_again_and_again_counts_between_its_ends_too() -> None:
+    """It is to run until its pod is deleted: in a Deployment there is no success."""
+    completed = {**ENDED, "exitCode": 0, "reason": "Completed"}
+    said = "orders-0: app: Completed: it ended with exit code 0 (Completed)"
+    states = [
+        container({"terminated": completed}, restarts=1),
+        container(waiting("CrashLoopBackOff", "back-off 10s restarting"), restarts=1, last=completed),
+        container(running(), restarts=2, last=completed),
+        container({"terminated": completed}, restarts=2, last=completed),
+    ]
+    pods = [pod(containerStatuses=[one]) for one in states]
+    assert [failing([one], BEGAN_S + 5) for one in pods] == [said] * 4
+    assert all(are_completed([one], BEGAN_S + 5) for one in pods)
+    crashed = pod("orders-1", containerStatuses=[container({"terminated": ENDED}, restarts=1)])
+    assert not are_completed([*pods, crashed], BEGAN_S + 5)
+    assert not are_completed([], BEGAN_S + 5)
+
+
+def test_an_init_container_that_completes_after_a_failure_is_well() -> None:
+    completed = container({"terminated": {**ENDED, "exitCode": 0}}, restarts=1, last=ENDED)
+    assert failing([pod(initContainerStatuses=[completed])], BEGAN_S + 5) == ""
 
 
 def test_it_counts_as_running_after_a_minute() -> None:

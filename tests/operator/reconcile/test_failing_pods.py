@@ -145,6 +145,38 @@ async def test_a_container_that_ends_again_and_again_is_one_event_and_few_writes
         assert place.conditions()["Degraded"] == ("False", "AsExpected")
 
 
+@pytest.mark.parametrize("run_s", [1, 30, 90])
+@in_virtual_time
+async def test_an_application_that_ends_with_0_is_a_problem_that_does_not_flap(run_s: int) -> None:
+    async with Place() as place:
+        await place.ready()
+        for restarts in range(1, 10):
+            for state in ("terminated", "waiting", "running"):
+                ended = {
+                    "exitCode": 0,
+                    "reason": "Completed",
+                    "startedAt": timestamp(),
+                    "finishedAt": timestamp(),
+                }
+                told = {
+                    "terminated": {"terminated": ended},
+                    "waiting": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
+                    "running": {"running": {"startedAt": timestamp()}},
+                }[state]
+                one = {"name": "app", "state": told, "lastState": {"terminated": ended}}
+                befalls(
+                    place, {"containerStatuses": [{**one, "restartCount": restarts + (state == "running")}]}
+                )
+                await asyncio.sleep(run_s if state == "running" else 20)
+        assert place.conditions()["Degraded"] == ("True", "PodsCompleted")
+        assert "Completed: it ended with exit code 0" in place.message("Degraded")
+        assert place.reasons().count("PodsCompleted") <= 2
+        assert place.reasons().count("AsExpected") <= 1
+        befalls(place, {"containerStatuses": None})
+        await asyncio.sleep(70)
+        assert place.conditions()["Degraded"] == ("False", "AsExpected")
+
+
 @in_virtual_time
 async def test_sessions_whose_pods_are_not_made_are_told_when_that_lasts() -> None:
     place, broker = sessions_place()

@@ -176,6 +176,16 @@ def image(place: Place) -> str:
     return str(containers[0]["image"])
 
 
+def assert_degraded_if_stalled(place: Place) -> None:
+    """Degraded has the message of Stalled, or a problem of its own, in one event."""
+    conditions = place.conditions(ALLEY)
+    if "Stalled" in conditions:
+        assert conditions["Degraded"][0] == "True"
+        if conditions["Degraded"][1] == "Refused":
+            assert place.message("Degraded", ALLEY) == place.message("Stalled", ALLEY)
+    assert "Refused" not in place.reasons()
+
+
 @every_row
 @in_virtual_time
 async def test_nothing_is_made_on_the_broker_for_a_new_group(row: Row) -> None:
@@ -186,6 +196,7 @@ async def test_nothing_is_made_on_the_broker_for_a_new_group(row: Row) -> None:
         apply_group(place, consumer={**consumer(), **row.spec.get("consumer", {})})
         await asyncio.sleep(SETTLED_S)
         assert place.conditions(ALLEY).items() >= row.new.items()
+        assert_degraded_if_stalled(place)
         is_made = "Degraded" in row.new or row.new.get("Accepted") == ("False", "Invalid")
         assert place.broker.holds_nothing() or (is_made and "Provisioned" not in row.new)
         assert not place.pods.of(*ALLEY[::-1])
@@ -200,6 +211,7 @@ async def test_a_group_that_is_served_keeps_its_consumers_and_is_scaled(row: Row
         place.edit_group(row.spec, ALLEY)
         await asyncio.sleep(60)
         assert place.conditions(ALLEY).items() >= row.served.items()
+        assert_degraded_if_stalled(place)
         assert (len(place.pods.of(*ALLEY[::-1])), image(place)) == (2, "example.org/app:1")
         for count in (4, 0, 3):
             place.edit_group({"replicas": count}, ALLEY)

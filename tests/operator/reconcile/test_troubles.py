@@ -140,6 +140,8 @@ async def test_a_pod_template_that_the_api_server_refuses_is_shown() -> None:
         await place.ready()
         assert place.conditions()["Accepted"] == ("False", "Invalid")
         assert "no image" in place.message("Accepted")
+        assert place.conditions()["Degraded"] == ("True", "Refused")
+        assert place.message("Degraded") == place.message("Stalled")
         place.cluster.fail = lambda verb, kind, name: None
         place.edit_group({"replicas": 1})
         await asyncio.sleep(SETTLED_S)
