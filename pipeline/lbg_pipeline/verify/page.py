@@ -183,6 +183,8 @@ def _timeline(row: Row, incidents: Incidents) -> Figure:
         "A line is a run of a member, from its first to its last delivery; a bar, moves of hashes in "
         f"{duration(slice_us(span))}; a dot, findings: lost messages by when they were published."
     )
+    if len(members) == MEMBERS_SHOWN:
+        caption += f" Of the members the first {MEMBERS_SHOWN}."
     return drawn(
         lambda canvas: _draw(canvas, span, kinds, found, moves, members, runs[-RUNS_SHOWN:]),
         title="Findings, moves and runs of members",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
 from lbg_core.group import DeliveredRecord, PublishedRecord
-from lbg_pipeline.verify.settings import ValidationSettings
+from lbg_pipeline.verify.settings import StreamSettings, ValidationSettings
 from testing.journal.rows import START_US, delivered, published, write_lines
 from testing.pipeline.html_page import Read
 
@@ -21,13 +22,14 @@ HOSTILE = "<script>k1</script>"
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
-    global Progress, Report, SparkSession, ended, report_lines, validate_journals
+    global Progress, Report, SparkSession, ended, report_lines, stream_journals, validate_journals
     from pyspark.sql import SparkSession
 
     from lbg_pipeline.spark.jobs import Progress
     from lbg_pipeline.verify.batch import validate_journals
     from lbg_pipeline.verify.incidents import ended
     from lbg_pipeline.verify.report import Report, report_lines
+    from lbg_pipeline.verify.stream import stream_journals
 
 
 Validated = Callable[[], "Report"]
@@ -62,19 +64,22 @@ def crash() -> list[PublishedRecord | DeliveredRecord]:
     return records
 
 
+ENDS_US = START_US + 21 * S + S // 2
+
+
+def faults() -> list[PublishedRecord | DeliveredRecord]:
+    """Number 20 of hash 1 is lost, and member 1 has number 19 until ENDS_US, when member 0 has number 21."""
+    records = [one for one in crash() if isinstance(one, PublishedRecord) or (one.hash_, one.seq) != (1, 20)]
+    for one in records:
+        if isinstance(one, DeliveredRecord) and (one.hash_, one.seq) == (1, 19):
+            one.finished_at_us = ENDS_US
+    return records
+
+
 def test_a_lost_message_and_an_overlap_have_their_keys_times_moves_and_runs(
     validated: Validated, tmp_path: Path
 ) -> None:
-    records = crash()
-    lost = next(
-        one for one in records if isinstance(one, DeliveredRecord) and (one.hash_, one.seq) == (1, 20)
-    )
-    records.remove(lost)
-    late = next(
-        one for one in records if isinstance(one, DeliveredRecord) and (one.hash_, one.seq) == (1, 19)
-    )
-    late.finished_at_us = START_US + 21 * S + S // 2
-    write_lines(tmp_path / "journal" / "a.jsonl", records)
+    write_lines(tmp_path / "journal" / "a.jsonl", faults())
     report = validated()
     assert (report.verdicts[0]["lost"], report.verdicts[0]["overlaps"]) == (1, 1)
     [affected] = report.affected
@@ -84,7 +89,7 @@ def test_a_lost_message_and_an_overlap_have_their_keys_times_moves_and_runs(
     assert of_lost["first_message"] == {"seq": 20, "key": HOSTILE, "published_at_us": START_US + 20 * S + 1}
     assert (of_lost["move"]["was"], of_lost["move"]["now"]) == (1, 0)
     assert of_lost["move"] == overlap["move"]
-    assert (overlap["other_member"], overlap["other_finished_at_us"]) == (1, late.finished_at_us)
+    assert (overlap["other_member"], overlap["other_finished_at_us"]) == (1, ENDS_US)
     text = list(report_lines(report))
     assert text[0] == "Broken: group g: 1 message lost, 1 overlap of two members"
     assert text[1] == (
@@ -151,6 +156,29 @@ def test_a_sound_verdict_has_no_list_of_what_is_no_fault(validated: Validated, t
     assert text[0] == "Sound: 120 messages of 1 group, none lost, none out of order"
     assert not any(line.startswith(" ") or "rewound:" in line for line in text)
     assert "group g: 30 deliveries came again after a handover or a crash: table offences" in text
+    assert f"<h1>{text[0]}</h1>" in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_stream_has_the_same_findings_without_runs_and_keys_of_lost_messages(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_lines(tmp_path / "journal" / "a.jsonl", faults())
+    result = stream_journals(
+        spark,
+        [str(tmp_path / "journal")],
+        str(tmp_path / "out"),
+        checkpoint=str(tmp_path / "checkpoint"),
+        settings=StreamSettings(watermark_s=2.0, lost_after_s=0.5),
+        trigger_s=None,
+        stopped=Event(),
+        on_epoch=lambda *_: None,
+    )
+    text = list(result.lines())
+    assert text[0] == "Broken: group g: 1 message lost, 1 overlap of two members"
+    assert "  lost: group g, publisher p, hash 1, number 20" in text
+    [overlap] = result.report.first_offences
+    assert (overlap["key"], overlap["move"]["was"], overlap["move"]["now"]) == (HOSTILE, 1, 0)
     assert f"<h1>{text[0]}</h1>" in (tmp_path / "out" / "report.html").read_text()
 
 
