@@ -292,7 +292,7 @@ def lane_lines(lane: Lane, now_us: int, zone: tzinfo | None = None) -> Iterator[
     yield reach_text(lane, now_us, zone)
 
 
-_JOURNALS = "the journals (lbg pipeline validate --key)"
+_JOURNALS = "the journals (lbg pipeline validate … --key KEY)"
 
 
 def reach_text(lane: Lane, now_us: int, zone: tzinfo | None = None) -> str:

@@ -31,9 +31,12 @@ def load_problems(spec: GroupSpec, members: Sequence[Beat]) -> Iterator[Problem]
             if overload is not None and overload.demand > overload.calls * _slowness(members, member, queue):
                 yield _of_queue(spec, member, queue, overload, _percent(queue.demand, demand))
     if ATTRIBUTES["assignment"].counts_in(spec.mode):
-        for member in members:
-            yield from _of_member(spec, member, [one for one in members if one is not member])
-        yield from _of_group(spec, [one for one in members if not one.paused])
+        of_members = [
+            problem
+            for member in members
+            for problem in _of_member(spec, member, [one for one in members if one is not member])
+        ]
+        yield from of_members or _of_group(spec, [one for one in members if not one.paused])
 
 
 def _of_queue(spec: GroupSpec, member: Beat, queue: QueueState, overload: Overload, percent: int) -> Problem:

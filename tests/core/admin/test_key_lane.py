@@ -121,14 +121,14 @@ def test_the_table_is_for_people() -> None:
         "had them",
         "22:13:24.001  5    22:13:24.000  1      a       -       1      since -    RUNS",
         "history: the last messages of all keys at a 10,000 since 22:13:20, b 10,000 since 22:13:20; earlier ones and "
-        "those of other members: the journals (lbg pipeline validate --key)",
+        "those of other members: the journals (lbg pipeline validate … --key KEY)",
     ]
 
 
 def test_without_an_answer_there_is_no_history() -> None:
     assert list(lane_lines(lane_of([], []), START_US, UTC)) == [
         "no message of this key is remembered",
-        "history: no member answered; what was finished is in the journals (lbg pipeline validate --key)",
+        "history: no member answered; what was finished is in the journals (lbg pipeline validate … --key KEY)",
     ]
 
 

@@ -159,7 +159,9 @@ def test_a_broken_group_beside_one_that_is_absent_is_broken(command: Command, tm
     write_lines(tmp_path / "journal" / "a.jsonl", inverted)
     said = command("--group", "g", "--group", "nosuch")
     assert said.return_value == 1
-    assert said.stdout.startswith("group nosuch not checked, because no record of group nosuch in 1 file of ")
+    verdict, unchecked, *_ = said.stdout.splitlines()
+    assert verdict == "Broken: group g: 1 message out of order"
+    assert unchecked.startswith("group nosuch not checked, because no record of group nosuch in 1 file of ")
 
 
 def test_what_goes_wrong_is_one_line(command: Command, tmp_path: Path) -> None:

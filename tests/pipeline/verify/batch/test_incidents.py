@@ -150,7 +150,7 @@ def test_a_sound_verdict_has_no_list_of_what_is_no_fault(validated: Validated, t
         )
     write_lines(tmp_path / "journal" / "a.jsonl", records)
     report = validated()
-    assert report.is_sound
+    assert report.verdict == "sound"
     assert [*report.first_offences, *report.first_lost, *report.first_keys] == []
     text = list(report_lines(report))
     assert text[0] == "Sound: 120 messages of 1 group, none lost, none out of order"
