@@ -225,6 +225,13 @@ class Member:
         app = {"ready": driver.app_ready.is_set(), "why": driver.app_unready_why, **self.app.describe()}
         return {**about, **driver.describe(), "app": app}
 
+    def extend(self, message_id: str, seconds: float, progress: str | None = None) -> float | None:
+        """As `Message.extend`, of the call of the message with this id; None if no such call runs here."""
+        if self._driver is None:
+            return None
+        message = self._driver.running(message_id)
+        return None if message is None else message.extend(seconds, progress)
+
     async def count(self, queue: int) -> int | None:
         """The messages that wait in a queue at the broker; None if the broker cannot be reached now."""
         link = self._driver.link if self._driver is not None else None

@@ -94,6 +94,16 @@ def unreadable(reason: str, *, after_s: float | None = None) -> Verdict:
 AFTER_MAX_S = 86_400
 """Longest wait that an application can ask for: a date that it got wrong must not block a key for years."""
 
+PROGRESS_MAX_CHARS = 200
+
+
+def checked_seconds(seconds: object) -> float:
+    """Seconds for which a call may be extended. Raises ValueError."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= AFTER_MAX_S:
+        raise ValueError(f"the seconds are {seconds!r:.80}, not a number above 0 and up to {AFTER_MAX_S}")
+    return seconds
+
+
 _WORDS = {"ack": Kind.ACK, "ok": Kind.ACK, "success": Kind.ACK, "retry": Kind.RETRY, "drop": Kind.DROP}
 VERDICT_RULE = "must be ack (or ok, success), retry or drop"
 
@@ -272,10 +282,13 @@ def full_stamp(delivery: Delivery) -> Stamp:
     )
 
 
+Extender: TypeAlias = Callable[[InFlight, float, str | None], float]
+
+
 class Message:
     """One message, as a handler receives it. Its headers are decoded when they are read."""
 
-    __slots__ = ("group", "in_flight", "span")
+    __slots__ = ("extender", "group", "in_flight", "span")
 
     def __init__(self, in_flight: InFlight, group: str) -> None:
         self.in_flight = in_flight
@@ -283,6 +296,28 @@ class Message:
         """Its group's name."""
         self.span: CallSpan | None = None
         """Of its call, where calls are traced."""
+        self.extender: Extender | None = None
+        """Set while a member calls the application with it."""
+
+    def extend(self, seconds: float, progress: str | None = None) -> float:
+        """Asks for so many seconds from now on for this call, in place of what is left of `call_timeout_s`::
+
+            for number, part in enumerate(parts):
+                message.extend(60, f"{number} of {len(parts)} parts")
+                await load(part)
+
+        Returns the seconds that the call has left. It never gets fewer than it had, and it ends at half of
+        `consumer_timeout_s` after the delivery (15 minutes by default), so that the broker takes no message back from a
+        member that works. 0: the call does not count any more, because its time is over or another member has the
+        message. `progress` is shown with the call (`lbg top`, `lbg group key`), up to 200 characters. A handler in a
+        thread calls it likewise. Raises ValueError unless 0 < seconds <= 86400.
+        """
+        seconds = checked_seconds(seconds)
+        if progress is not None:
+            progress = " ".join(str(progress).encode(errors="backslashreplace").decode().split())[
+                :PROGRESS_MAX_CHARS
+            ]
+        return 0.0 if self.extender is None else self.extender(self.in_flight, seconds, progress)
 
     @property
     def id(self) -> str:
@@ -469,13 +504,16 @@ def held_message(
     with suppress(OSError):
         body = BodyExcerpt.of(delivery.body, body_bytes).to_json()
     fields = body or {}
+    reason = in_flight.reason
+    if in_flight.is_called and in_flight.extended is not None:
+        reason = in_flight.extended.progress or reason
     return PeekedMessage(
         id=in_flight.id_in(group),
         key=in_flight.key,
         queue=in_flight.queue,
         state=state,
         attempts=in_flight.attempts,
-        reason=in_flight.reason[:REASON_MAX_CHARS],
+        reason=reason[:REASON_MAX_CHARS],
         redelivered=in_flight.redelivered,
         published_at_us=in_flight.published_at_us,
         routing_key=_unicode(delivery.routing_key),

@@ -55,6 +55,13 @@ def _of_queue(names: Names, member: Beat, queue: QueueState, *, is_one_queue: bo
             figures["until"] = moment_text(one.until_us)
         kind = Kind.MESSAGE_DELAYED if one.until_us else Kind.MESSAGE_RETRIED
         yield Problem(kind, subject(one.id, [one.key]), figures)
+    for call in queue.extended_calls:
+        figures = {
+            "since": moment_text(call.since_us),
+            "until": moment_text(call.until_us),
+            "progress": call.progress or None,
+        }
+        yield Problem(Kind.CALL_EXTENDED, subject(call.id, [call.key]), figures)
     for suspect in queue.suspects:
         figures = {"died": suspect.died, "attempts": suspect.attempts}
         yield Problem(Kind.MESSAGE_SUSPECT, subject(suspect.id, [suspect.key]), figures)

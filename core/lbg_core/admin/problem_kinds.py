@@ -377,6 +377,10 @@ class Kind(Enum):
         "skipped only when its attempts are used up"
     )
     SESSION_NOT_FOUND = "group {group!r} has no session {session!r}; its sessions: {sessions!r}"
+    CALL_EXTENDED = (
+        "{members} has been calling message {message} of {queue} since {since}, and the application has asked for time "
+        "until {until}; key: {keys!r}; progress: {progress}"
+    )
     HANDOFF_POSTPONED = (
         "the handoff of {queue} from {members} is postponed ({count} in a row), because calls of the application did "
         "not end; the next waits up to {drain_s:g} s"
@@ -504,7 +508,13 @@ _SEVERITIES: dict[Kind, Severity] = {
             Severity.NOTE,
             (
                 *(Kind.QUEUES_CHANGE, Kind.PARTITIONS_CHANGE),
-                *(Kind.DEAD_LETTERS, Kind.GROUP_PAUSED, Kind.FORMER_USER, Kind.PART_UNKNOWN),
+                *(
+                    Kind.CALL_EXTENDED,
+                    Kind.DEAD_LETTERS,
+                    Kind.GROUP_PAUSED,
+                    Kind.FORMER_USER,
+                    Kind.PART_UNKNOWN,
+                ),
             ),
         ),
     )

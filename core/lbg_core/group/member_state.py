@@ -148,6 +148,18 @@ class RetriedMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class ExtendedCall:
+    """A call that its application has extended, beyond the time that others have. `progress`: as it reported last.
+    Times in microseconds since the epoch."""
+
+    id: str
+    key: str | None
+    progress: str
+    since_us: Time
+    until_us: Time
+
+
+@dataclass(frozen=True, slots=True)
 class HeldSuspect:
     """A message in flight that was called when the process of `died` ended. `attempts`: those that failed."""
 
@@ -215,6 +227,7 @@ class QueueState:
     next_drain_s: float = 0.0
     retried_messages: tuple[RetriedMessage, ...] = ()  # the first of them
     suspects: tuple[HeldSuspect, ...] = ()  # some of those in flight
+    extended_calls: tuple[ExtendedCall, ...] = ()  # the first of them
     demand: Amount = 0.0
     service_s: Amount = 0.0
     overload: Overload | None = None

@@ -16,7 +16,16 @@ from typing import Any, NamedTuple, Protocol, TypeGuard
 from lbg_core.group.keys import is_unicode
 from lbg_core.group.sequences import StreamRuns
 from lbg_sidecar.core.limits import CallLimit
-from lbg_sidecar.message import ACK, AFTER_MAX_S, VERDICT_RULE, Kind, Message, Verdict, kind_of
+from lbg_sidecar.message import (
+    ACK,
+    AFTER_MAX_S,
+    VERDICT_RULE,
+    Kind,
+    Message,
+    Verdict,
+    checked_seconds,
+    kind_of,
+)
 
 
 class Committed(NamedTuple):
@@ -102,13 +111,28 @@ def read_verdict(fields: Mapping[str, Any]) -> Verdict:
     raise ValueError(f'"verdict" {VERDICT_RULE}')
 
 
-def parse_verdict(line: bytes) -> tuple[str, Verdict]:
-    """The id and the verdict in a command's line; raises ValueError with the reason."""
+class Extension(NamedTuple):
+    """Request of an application that still works on a call (`Message.extend`)."""
+
+    seconds: float
+    progress: str | None = None
+
+
+def read_extension(fields: Mapping[str, Any]) -> Extension:
+    """From `seconds` and `progress`; raises ValueError with what is wrong."""
+    progress = fields.get("progress")
+    if progress is not None and not isinstance(progress, str):
+        raise ValueError('"progress" must be text')
+    return Extension(checked_seconds(fields.get("seconds")), progress)
+
+
+def parse_answer(line: bytes) -> tuple[str, Verdict | Extension]:
+    """The id, and the verdict or the extension, in a command's line; raises ValueError with the reason."""
     fields = read_object(line)
     name = fields.get("id")
     if not isinstance(name, str):
         raise ValueError('no object with an "id"')
-    return name, read_verdict(fields)
+    return name, read_extension(fields) if "seconds" in fields else read_verdict(fields)
 
 
 def parse_first_line(line: bytes) -> tuple[StreamRuns, ...] | None:

@@ -20,7 +20,7 @@ from contextlib import suppress
 
 from lbg_core.client.backoff import Backoff
 from lbg_core.redaction import without_passwords
-from lbg_sidecar.app.channel import AppChannel, Calls, parse_first_line, parse_verdict
+from lbg_sidecar.app.channel import AppChannel, Calls, Extension, parse_answer, parse_first_line
 from lbg_sidecar.app.cloudevents import message_json
 from lbg_sidecar.core.limits import ConcurrencyLimit
 from lbg_sidecar.core.state_log import AttemptLog
@@ -365,16 +365,21 @@ class CommandChannel(AppChannel):
             if is_first and self._calls is not None and (streams := parse_first_line(line)) is not None:
                 self._calls.processed(streams)
                 return
-            name, verdict = parse_verdict(line)
+            name, answer = parse_answer(line)
         except ValueError as error:
             self._complain(line, error)
             return
-        message = self._running.pop(name, None)
+        message = self._running.get(name)
         if message is None:
             self._complain(line, ValueError("no message with this id is waiting for a verdict"))
-        elif self._calls is not None:
+            return
+        if isinstance(answer, Extension):
+            message.extend(*answer)
+            return
+        del self._running[name]
+        if self._calls is not None:
             self._proved()
-            self._calls.end(message, verdict)
+            self._calls.end(message, answer)
 
     def _proved(self) -> None:
         """It has lived long enough, or answered."""

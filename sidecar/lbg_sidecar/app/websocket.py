@@ -17,7 +17,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from lbg_core.counted_nouns import counted
 from lbg_core.http_listener import report
-from lbg_sidecar.app.channel import REQUESTED_AGAIN, AppChannel, Calls
+from lbg_sidecar.app.channel import REQUESTED_AGAIN, AppChannel, Calls, Extension
 from lbg_sidecar.app.cloudevents import message_json
 from lbg_sidecar.app.websocket_protocol import SUBPROTOCOL, Conversation, Hello, messages_frame, read_hello
 from lbg_sidecar.core.limits import ConcurrencyLimit
@@ -124,8 +124,11 @@ class StreamConnection:
 
     def _answered(self, text: str) -> None:
         """Refers to no message once it returns, so that a connection that waits occupies no body's memory."""
-        for message, verdict in self.conversation.answer(text):
-            self._calls.end(message, verdict)
+        for message, answer in self.conversation.answer(text):
+            if isinstance(answer, Extension):
+                message.extend(*answer)
+            else:
+                self._calls.end(message, answer)
 
     def _received(self) -> None:
         self._is_silent = False

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from lbg_core.group.sequences import StreamRuns
-from lbg_sidecar.app.channel import Committed, parse_committed, parse_processed, read_object, read_verdict
+from lbg_sidecar.app.channel import (
+    Committed,
+    Extension,
+    parse_committed,
+    parse_processed,
+    read_extension,
+    read_object,
+    read_verdict,
+)
 from lbg_sidecar.errors import StreamError
 from lbg_sidecar.message import ACK, INTERRUPTED, Verdict
 
@@ -19,7 +27,7 @@ SUBPROTOCOL = "lbg.stream.v1"
 CREDIT_MAX = 65_535
 
 _HELLO = frozenset({"credit", "processed", "committed"})
-_ANSWER = frozenset({"ack", "acks", "verdicts", "cancelled", "credit"})
+_ANSWER = frozenset({"ack", "acks", "verdicts", "cancelled", "extend", "credit"})
 
 T = TypeVar("T")
 
@@ -79,9 +87,10 @@ class Conversation(Generic[T]):
         self._cancelled.clear()
         return messages
 
-    def answer(self, text: str) -> list[tuple[T, Verdict]]:
+    def answer(self, text: str) -> list[tuple[T, Verdict | Extension]]:
         """Effect of a frame from the application. Raises StreamError, and then nothing of it counts."""
         fields = _fields(text, _ANSWER)
+        extended = self._extended(fields)
         verdicts: dict[int, Verdict] = {}
         for number in _list(fields, "acks"):
             self._decide(verdicts, number, ACK)
@@ -108,8 +117,22 @@ class Conversation(Generic[T]):
         self._acked_to, self.credit = acked_to, credit
         if self._cancelled:
             self._cancelled.difference_update(verdicts)
-        pop = self._out.pop
-        return [(pop(number), verdict) for number, verdict in verdicts.items()]
+        out, pop = self._out, self._out.pop
+        extensions = [(out[number], one) for number, one in extended if number not in verdicts]
+        return [*extensions, *((pop(number), verdict) for number, verdict in verdicts.items())]
+
+    def _extended(self, fields: dict[str, Any]) -> list[tuple[int, Extension]]:
+        """Without those that are answered: a timer may extend a call that has just ended."""
+        extended = []
+        for entry in _list(fields, "extend"):
+            if not isinstance(entry, dict):
+                raise StreamError(f'an entry of "extend" is not an object: {entry!r:.80}')
+            try:
+                extension = read_extension(entry)
+            except ValueError as error:
+                raise StreamError(str(error)) from None
+            extended.append((self._sent_number(entry.get("n")), extension))
+        return [(number, one) for number, one in extended if number in self._out]
 
     def _decide(self, verdicts: dict[int, Verdict], value: object, verdict: Verdict) -> None:
         number = self._sent_number(value)

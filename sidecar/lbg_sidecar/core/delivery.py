@@ -56,7 +56,8 @@ class InFlight:
     in a session, from 1, where there is one; `ends_session`: it is that session's End-of-Session. `calls` counts those
     of the application through this attachment, the running one included, `earlier` those before, as far as they were
     reported. Times are of the machine's clock, in seconds: `started_at` of the last call, `first_started_at` of the
-    first one through this attachment. `is_slow`: half of the call timeout is over. `is_recalled`: the broker requests
+    first one through this attachment. `is_slow`: half of the call timeout is over. `extended`: None unless the
+    application asked for more time for this call. `is_recalled`: the broker requests
     it back, and it was at work. `is_uncounted`: done, and an application that commits its session's position need not
     count it. `hash_`: that of its routing key, None where it has none. `fence`: id of the change whose fence it is;
     None of any other message. `suspect`: what is known of it as one; None of any other message. `is_copyable`: its
@@ -94,6 +95,7 @@ class InFlight:
     started_at: float = 0.0
     first_started_at: float | None = None
     finished_at: float | None = None
+    extended: Extended | None = None
     abort_reason: str | None = None
     outcome: Outcome | None = None
     settles_as: Outcome = Outcome.ACK
@@ -147,6 +149,17 @@ class InFlight:
 
     def __repr__(self) -> str:
         return f"InFlight(q{self.queue} tag {self.tag} key {self.key!r} attempts {self.attempts})"
+
+
+@dataclass(slots=True)
+class Extended:
+    """More time for a call. `limit_s`: how long it may last in all. Times in microseconds since the epoch, 0 until
+    somebody sets them."""
+
+    limit_s: float
+    progress: str = ""
+    since_us: int = 0
+    until_us: int = 0
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from lbg_core.client.backoff import Backoff
 from lbg_core.counted_nouns import counted
 from lbg_sidecar.core.acks import Unacked
-from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome, Processed, Retry
+from lbg_sidecar.core.delivery import Attachment, Extended, InFlight, Outcome, Processed, Retry
 from lbg_sidecar.core.effects import (
     Abort,
     CallFailed,
@@ -260,6 +260,8 @@ class Dispatcher:
                 in_flight.calls += 1
                 in_flight.started_at = now
                 in_flight.is_slow = False
+                if in_flight.extended is not None:
+                    in_flight.extended = None
                 if in_flight.first_started_at is None:
                     in_flight.first_started_at = now
                 lanes.move(in_flight, Event.CALL)
@@ -287,6 +289,29 @@ class Dispatcher:
             self.counts.repeats_dropped += 1
             return Outcome.REPEAT
         return Outcome.END if in_flight.ends_session else None
+
+    def extend(
+        self, in_flight: InFlight, seconds: float, now: float, *, until: float, progress: str | None = None
+    ) -> float:
+        """The application asks for so many seconds from now on for a call that runs. Returns the seconds that are left:
+        `until` at the latest, and never fewer than before; 0 if the call is over, or is to be aborted. Safe in a thread
+        other than the loop's."""
+        if not in_flight.is_called or in_flight.is_aborted:
+            return 0.0
+        limit_s = max(self._limit_s(in_flight), min(now + seconds, until) - in_flight.started_at)
+        if progress is None and in_flight.extended is not None:
+            progress = in_flight.extended.progress
+        in_flight.extended = Extended(limit_s, progress or "")
+        return max(0.0, in_flight.started_at + limit_s - now)
+
+    def _limit_s(self, in_flight: InFlight) -> float:
+        extended = in_flight.extended
+        return self.rules.call_timeout_s if extended is None else extended.limit_s
+
+    @property
+    def longest_call_s(self) -> float:
+        """After so long every call that runs is aborted at the latest, whenever it began."""
+        return max(map(self._limit_s, self.running), default=self.rules.call_timeout_s)
 
     def end(self, in_flight: InFlight, verdict: Verdict, now: float) -> None:
         """Ends a call that was taken: exactly once for each, aborted ones too."""
@@ -429,8 +454,7 @@ class Dispatcher:
 
     def report(self, kind: Failure, in_flight: InFlight) -> None:
         """For the log: a call failed, or its message is refused."""
-        timeout_s = self.rules.call_timeout_s
-        seconds = {Failure.SLOW: timeout_s / 2, Failure.TIMED_OUT: timeout_s}.get(kind, 0.0)
+        timeouts = {Failure.SLOW: self.rules.call_timeout_s / 2, Failure.TIMED_OUT: self._limit_s(in_flight)}
         self.effects.append(
             CallFailed(
                 kind,
@@ -439,7 +463,7 @@ class Dispatcher:
                 in_flight.identity,
                 in_flight.attempts,
                 in_flight.reason,
-                seconds,
+                timeouts.get(kind, 0.0),
             )
         )
 
@@ -512,8 +536,9 @@ class Dispatcher:
                 in_flight.is_slow = True
                 if not in_flight.is_over:
                     self.report(Failure.SLOW, in_flight)
-            if in_flight.started_at <= now - timeout_s:
-                in_flight.abort_reason = f"no verdict within {timeout_s:g} s"
+            limit_s = self._limit_s(in_flight)
+            if in_flight.started_at <= now - limit_s:
+                in_flight.abort_reason = f"no verdict within {limit_s:.10g} s"
                 self.counts.timed_out += not in_flight.is_over
                 late.append(in_flight)
         if late:
@@ -528,7 +553,7 @@ class Dispatcher:
                 continue
             if not in_flight.is_slow:
                 return min(due, in_flight.started_at + timeout_s / 2)
-            due = min(due, in_flight.started_at + timeout_s)
+            due = min(due, in_flight.started_at + self._limit_s(in_flight))
         return due
 
     def service_time_s(self) -> float | None:

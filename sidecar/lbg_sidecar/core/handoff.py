@@ -261,7 +261,7 @@ class Handoffs(Part):
         """Seconds that the next handoff of any queue may wait for the application: twice as long after each that was
         put off in vain, until a call that began before would have been aborted (docs/adr/0044)."""
         put_off = max((binding.put_off for binding in self._bindings.bound.values()), default=0)
-        longest_s = self._rules.max_handoff_s + self._dispatcher.rules.call_timeout_s
+        longest_s = self._rules.max_handoff_s + self._dispatcher.longest_call_s
         return doubled_s(self._rules.max_handoff_s, longest_s, put_off)
 
     def next_due(self, now: float) -> float:

@@ -34,7 +34,12 @@ from lbg_sidecar.core.message_states import NO_HOLD, State
 from lbg_sidecar.core.pace_meter import PaceMeter
 from lbg_sidecar.core.part import Context, Part
 from lbg_sidecar.core.presence import Presence, Stage
-from lbg_sidecar.core.queue_bindings import BalancingRules, Bindings, BrokerAssignedAttachments
+from lbg_sidecar.core.queue_bindings import (
+    GIVE_BACK_AT,
+    BalancingRules,
+    Bindings,
+    BrokerAssignedAttachments,
+)
 from lbg_sidecar.core.report_schedule import ReportSchedule
 from lbg_sidecar.core.requests import Requests
 from lbg_sidecar.core.roster import Roster
@@ -264,6 +269,11 @@ class MemberCore:
     def end(self, in_flight: InFlight, verdict: Verdict, now: float) -> None:
         self.dispatcher.end(in_flight, verdict, now)
         self._progress(in_flight, now)
+
+    def extend(self, in_flight: InFlight, seconds: float, now: float, progress: str | None = None) -> float:
+        """As `Dispatcher.extend`, until the message is given back because it is unacknowledged for too long."""
+        until = in_flight.received_at + self.bindings.consumer_timeout_s * GIVE_BACK_AT
+        return self.dispatcher.extend(in_flight, seconds, now, until=until, progress=progress)
 
     def confirmed(self, in_flight: InFlight, now: float) -> None:
         """The broker has what was published of a message."""

@@ -235,6 +235,11 @@ class BrokerAssignedAttachments:
     moves_keys: bool = False
 
 
+GIVE_BACK_AT = 0.5
+"""Of the broker's consumer timeout, after which it closes the channel with an error: from then on a queue is released
+if it drains, and no call is extended."""
+
+
 class Bindings:
     """`native`: what is particular to attachments to a queue that the broker shares out; None where members do."""
 

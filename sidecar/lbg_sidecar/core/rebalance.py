@@ -16,6 +16,7 @@ from lbg_sidecar.core.effects import Post, StandingBy
 from lbg_sidecar.core.handoff import REATTACH_AFTER_S, Handoffs
 from lbg_sidecar.core.part import NEVER, Context, Part
 from lbg_sidecar.core.peer import Peer
+from lbg_sidecar.core.queue_bindings import GIVE_BACK_AT
 from lbg_sidecar.core.queue_consumers import WantedQueues
 from lbg_sidecar.core.roster import LEAVE
 from lbg_sidecar.core.takeover import Takeovers
@@ -102,10 +103,8 @@ class SuccessorBinding(Part):
 REATTACH_AT_ONCE = 8
 """Waiting consumers that are cancelled and attached again at the same time; more would be a burst on the broker."""
 
-GIVE_BACK_AT = 0.5
 CUT_OFF_AT = 0.75
-"""Of the broker's consumer timeout, after which it closes the channel with an error: from one half on a queue is
-released if it drains; at three quarters what has not drained is cut off, before the broker does it."""
+"""Of the broker's consumer timeout: what has not drained by then is cut off, before the broker does it."""
 
 PAUSED_WITHIN = 0.5
 """Of the time in which a leaving member hands over its queues: by then every handoff has begun, whatever the

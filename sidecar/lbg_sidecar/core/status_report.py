@@ -9,7 +9,7 @@ from dataclasses import asdict
 from operator import attrgetter
 from typing import Any, Self
 
-from lbg_core.group.member_state import Identity, Progress, QueueState, RetriedMessage
+from lbg_core.group.member_state import ExtendedCall, Identity, Progress, QueueState, RetriedMessage
 from lbg_core.group.members_protocol import ACTIVITY, Activity, Beat
 from lbg_sidecar.core.binding import Binding
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
@@ -94,6 +94,7 @@ def queue_state(context: Context, binding: Binding) -> QueueState:
             "poisoned_keys": _poisoned_keys(attachment),
             "poisoned_ids": _poisoned_ids(attachment),
             "retried_messages": _retried_messages(attachment),
+            "extended_calls": _extended_calls(attachment),
         }
     return QueueState(
         queue=binding.queue,
@@ -238,6 +239,21 @@ def _retried_messages(attachment: Attachment) -> tuple[RetriedMessage, ...]:
     return tuple(itertools.islice(held, KEYS_REPORTED_MAX))
 
 
+def _extended_calls(attachment: Attachment) -> tuple[ExtendedCall, ...]:
+    held = (
+        ExtendedCall(
+            id=in_flight.id[:ID_MAX_CHARS],
+            key=None if in_flight.key is None else in_flight.key[:KEY_MAX_CHARS],
+            progress=one.progress[:REASON_MAX_CHARS],
+            since_us=one.since_us,
+            until_us=one.until_us,
+        )
+        for in_flight in attachment.running
+        if (one := in_flight.extended) is not None and one.until_us
+    )
+    return tuple(itertools.islice(held, KEYS_REPORTED_MAX))
+
+
 _STATE_FIELDS = QueueState.__slots__
 _state_values = attrgetter(*_STATE_FIELDS)
 """`asdict` takes a millisecond for 64 queues, twenty times as long, and views ask ten times a second."""
@@ -251,7 +267,7 @@ def description_of(context: Context, now: float) -> dict[str, Any]:
     queues = []
     for state, binding in zip(report.queues, _own(context), strict=True):
         attachment, fields = binding.attachment, dict(zip(_STATE_FIELDS, _state_values(state), strict=True))
-        for name in ("retried_messages", "suspects"):
+        for name in ("retried_messages", "extended_calls", "suspects"):
             fields[name] = [asdict(one) for one in fields[name]]
         fields["overload"] = None if state.overload is None else asdict(state.overload)
         fields["poisoned_messages"] = _poisoned_messages(attachment, now)

@@ -122,6 +122,7 @@ class Driver:
         self._turned_at = 0.0
         self._fence_after_s = NEVER
         self._closed = False
+        self._extender = self.extend  # bound once, not for each message
 
     def ready(self, is_ready: bool, why: str = "") -> None:
         now, was_ready = self._loop.time(), self.app_ready.is_set()
@@ -391,9 +392,29 @@ class Driver:
         if self._notes is not None:
             self._notes.write(in_flight)
         message = Message(in_flight, self._group)
+        message.extender = self._extender
         if self._tracing is not None:
             self._begin_span(self._tracing, message, now)
         return message
+
+    def extend(self, in_flight: InFlight, seconds: float, progress: str | None = None) -> float:
+        now = self._loop.time()
+        left_s = self.machine.extend(in_flight, seconds, now, progress)
+        if left_s and (extended := in_flight.extended) is not None:
+            extended.since_us, extended.until_us = (
+                self._clock.us(in_flight.started_at),
+                self._clock.us(now + left_s),
+            )
+        return left_s
+
+    def running(self, message_id: str) -> Message | None:
+        """The message with this id (`Message.id`) whose call runs."""
+        for in_flight in self.machine.dispatcher.running:
+            message = Message(in_flight, self._group)
+            if message.id == message_id:
+                message.extender = self._extender
+                return message
+        return None
 
     def _ran_without_calls(self) -> None:
         """Messages that were taken may be done, on their way, or wait, without a call."""

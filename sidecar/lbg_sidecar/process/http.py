@@ -19,6 +19,7 @@ from lbg_core.http_listener import BoundedRunner, bad_input
 from lbg_core.http_listener import guard as browser_guard
 from lbg_core.peers import FairPlaces, PeerLog, descriptors, listen_reason
 from lbg_core.redaction import redacted
+from lbg_sidecar.app.channel import read_extension, read_object
 from lbg_sidecar.core.presence import LISTENERS_S
 from lbg_sidecar.member import Member
 from lbg_sidecar.process.lag import LagWatch
@@ -146,7 +147,24 @@ def local_routes(life: MemberLifecycle, publishing: PublishService, lag: LagWatc
         again = life.again
         return _json({"drained": True, "delivered_again": again}, status=409 if again else 200)
 
-    return [web.get("/v1/state", state), web.post("/v1/drain", drain)]
+    async def extend(request: web.Request) -> web.Response:
+        """200 with the seconds that the call has left, 404 if no call of this message runs here."""
+        try:
+            extension = read_extension(read_object(await request.read()))
+        except ValueError as error:
+            raise web.HTTPBadRequest(
+                text=f'{error}; the body is {{"seconds": 60, "progress": "…"}}, without progress if there is none\n'
+            ) from None
+        left_s = life.extend(request.match_info["id"], *extension)
+        if not left_s:
+            return _json({"seconds": 0, "why": "no call of this message runs here"}, status=404)
+        return _json({"seconds": left_s})
+
+    return [
+        web.get("/v1/state", state),
+        web.post("/v1/drain", drain),
+        web.post("/v1/calls/{id:.+}/extend", extend),
+    ]
 
 
 def metrics_route(member: Member | MemberLifecycle, measures: Measures, lag: LagWatch) -> web.RouteDef:

@@ -124,6 +124,10 @@ class MemberLifecycle:
     def state(self) -> dict[str, Any]:
         return {**self._member.state(), "left": self.left.is_set()}
 
+    def extend(self, message_id: str, seconds: float, progress: str | None) -> float | None:
+        """As `Member.extend`."""
+        return self._member.extend(message_id, seconds, progress)
+
     async def count(self, queue: int) -> int | None:
         """The messages that wait in a queue at the broker; None if the broker cannot be reached now."""
         return await self._member.count(queue)

@@ -15,6 +15,7 @@ from lbg_core.group.errors import MessageError, NewerMessage
 from lbg_core.group.held_messages import Ending, Handled, HeldState, PeekedMessage
 from lbg_core.group.member_state import (
     YEAR_9999_US,
+    ExtendedCall,
     HeldSuspect,
     Identity,
     Overload,
@@ -85,6 +86,7 @@ QUEUES = (
         next_drain_s=0.125,
         retried_messages=(RetriedMessage("p-0-2", None, "no verdict"), RetriedMessage("i", "k", "later", 5)),
         suspects=(HeldSuspect("p-0-3", "k", 1, "m9"),),
+        extended_calls=(ExtendedCall("p-0-4", "k", "half", 5, 6),),
         demand=1.5,
         service_s=0.01,
         overload=Overload("k", 1.5, 1),

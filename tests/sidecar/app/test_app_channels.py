@@ -16,7 +16,8 @@ import pytest
 
 from lbg_sidecar import ACK, CommandChannel, CommandFailed, Message, Verdict, drop, retry
 from lbg_sidecar.app.callable import handler_channel
-from lbg_sidecar.app.command import parse_verdict
+from lbg_sidecar.app.command import parse_answer
+from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.message import INTERRUPTED, Kind
 from testing.app.fake_calls import FakeCalls, message, running
 from testing.waiting import GUARD_S, until
@@ -392,9 +393,31 @@ async def test_a_command_that_reads_nothing_is_not_buried_in_messages() -> None:
 )
 def test_a_bad_verdict_is_a_value_error(line: bytes) -> None:
     with pytest.raises(ValueError, match=r"JSON|id|verdict|after_s"):
-        parse_verdict(line)
+        parse_answer(line)
 
 
 def test_a_retry_may_say_when_and_why() -> None:
     line = b'{"id":"a","verdict":"retry","after_s":1.5,"reason":"busy"}'
-    assert parse_verdict(line) == ("a", retry("busy", after_s=1.5))
+    assert parse_answer(line) == ("a", retry("busy", after_s=1.5))
+
+
+@pytest.mark.process
+async def test_a_command_extends_a_call_before_its_verdict() -> None:
+    asked: list[tuple[float, str | None]] = []
+
+    def extend(_: InFlight, seconds: float, progress: str | None) -> float:
+        asked.append((seconds, progress))
+        return seconds
+
+    source = """
+import json, sys
+for line in sys.stdin:
+    name = json.loads(line)["id"]
+    print(json.dumps({"id": name, "seconds": 60, "progress": "half"}), flush=True)
+    print(json.dumps({"id": name, "verdict": "ack"}), flush=True)
+"""
+    called = message()
+    called.extender = extend
+    async with running(command(source), called) as calls:
+        assert await calls.until(1) == [ACK]
+    assert asked == [(60, "half")]

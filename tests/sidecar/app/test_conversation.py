@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lbg_sidecar.app.channel import Extension
 from lbg_sidecar.app.websocket_protocol import Conversation, Hello, messages_frame, read_hello
 from lbg_sidecar.errors import StreamError
 from lbg_sidecar.message import ACK, INTERRUPTED, Verdict, drop, retry
@@ -218,3 +219,37 @@ def _expected(
             return None
         verdicts = {n: ACK for n in out if n <= to} | verdicts
     return verdicts
+
+
+def test_a_call_is_extended_and_stays_unanswered() -> None:
+    talk = conversation(3)
+    frame = {"extend": [{"n": 2, "seconds": 60, "progress": "half"}, {"n": 3, "seconds": 0.5}], "acks": [1]}
+    assert talk.answer(json.dumps(frame)) == [(2, Extension(60, "half")), (3, Extension(0.5)), (1, ACK)]
+    assert talk.out == 2
+    assert talk.answer('{"acks": [2, 3]}') == [(2, ACK), (3, ACK)]
+
+
+def test_an_extension_of_what_is_answered_counts_for_nothing() -> None:
+    """A timer may extend a call that has just ended."""
+    talk = conversation(2)
+    assert talk.answer('{"acks": [1], "extend": [{"n": 1, "seconds": 60}]}') == [(1, ACK)]
+    assert talk.answer('{"extend": [{"n": 1, "seconds": 60}]}') == []
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"n": 3, "seconds": 60},
+        {"seconds": 60},
+        {"n": 1},
+        {"n": 1, "seconds": 0},
+        {"n": 1, "seconds": "60"},
+        {"n": 1, "seconds": 60, "progress": 5},
+        7,
+    ],
+)
+def test_a_frame_with_a_bad_extension_is_refused_whole(entry: object) -> None:
+    talk = conversation(2)
+    with pytest.raises(StreamError):
+        talk.answer(json.dumps({"acks": [2], "extend": [entry]}))
+    assert talk.out == 2
