@@ -81,6 +81,11 @@ ACK = Verdict(Kind.ACK)
 INTERRUPTED = Verdict(Kind.INTERRUPTED)
 
 
+def interrupted(reason: str, after_s: float) -> Verdict:
+    """The application did not get the message: it counts as no attempt."""
+    return Verdict(Kind.INTERRUPTED, reason, after_s)
+
+
 def retry(reason: str = "", *, after_s: float | None = None) -> Verdict:
     """Delivers the message again later; its lane waits, so nothing of its key overtakes it. It counts as an attempt."""
     return Verdict(Kind.RETRY, reason, after_s)

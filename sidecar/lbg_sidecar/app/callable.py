@@ -54,6 +54,14 @@ def handler_channel(handler: AsyncHandler | SyncHandler, *, concurrency: int) ->
     return _ThreadChannel(handler, concurrency=concurrency)  # type: ignore[arg-type]  # asked just above
 
 
+class NotCalled(Exception):
+    """The call ends with this verdict of a channel, which has none of the application."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.reason)
+        self.verdict = verdict
+
+
 class FailedCalls:
     """Verdicts on exceptions of a handler, and few tracebacks of them: of each place that raises one at once, and while
     it goes on raising at growing intervals. The message is in the member's line about the failed call."""
@@ -267,6 +275,8 @@ class _CoroutineChannel(_HandlerChannel[AsyncHandler]):
             if message.in_flight in self._aborted:
                 return INTERRUPTED
             return self._failed_calls.verdict(error)  # the handler's own: something it awaited was cancelled
+        except NotCalled as error:
+            return error.verdict
         except Exception as error:
             return self._failed_calls.verdict(error)
 

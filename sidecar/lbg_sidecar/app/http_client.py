@@ -333,6 +333,10 @@ class Unreachable(Exception):
     """No reply: refused, reset, or cut off before it. `str()` gives the cause."""
 
 
+class Unconnected(Unreachable):
+    """No connection: nothing of the request was sent."""
+
+
 class HttpClient:
     """Raises Unreachable from each request; a request that is cancelled closes its connection."""
 
@@ -404,9 +408,9 @@ class HttpClient:
                     host, port = target.address
                     _, connection = await loop.create_connection(made, host, port, ssl=self._tls)
         except TimeoutError as error:
-            raise Unreachable(f"not connected within {CONNECT_TIMEOUT_S:g} s") from error
+            raise Unconnected(f"not connected within {CONNECT_TIMEOUT_S:g} s") from error
         except OSError as error:
-            raise Unreachable(system_reason(error)) from error
+            raise Unconnected(system_reason(error)) from error
         return connection
 
 

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from lbg_sidecar.app.callable import handler_channel
+from lbg_sidecar.app.callable import NotCalled, handler_channel
 from lbg_sidecar.app.channel import AppChannel, Calls
 from lbg_sidecar.app.cloudevents import BATCH_CONTENT_TYPE, attributes, batch_item, binary_headers
 from lbg_sidecar.app.health import HealthProbe, HealthRules
@@ -26,6 +26,7 @@ from lbg_sidecar.app.http_client import (
     BatchVerdicts,
     HttpClient,
     Reply,
+    Unconnected,
     Unreachable,
     parse_target,
     verdict_of_reply,
@@ -33,7 +34,7 @@ from lbg_sidecar.app.http_client import (
 )
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.limits import BatchLimit, ConcurrencyLimit
-from lbg_sidecar.message import INTERRUPTED, Message, Verdict, retry
+from lbg_sidecar.message import INTERRUPTED, Message, Verdict, interrupted, retry
 
 REPLY_MAX_BYTES = 64 * 1024
 """A verdict with its reason takes a few hundred bytes; the rest of a larger reply is not read."""
@@ -69,8 +70,13 @@ class _HttpChannel(AppChannel):
         return reply
 
 
+CONNECT_AGAIN_S = 0.5
+
+
 def _unreachable(error: Unreachable) -> Verdict:
-    return retry(f"the application cannot be reached: {error}")
+    """An application that did not get the message has not failed with it."""
+    reason = f"the application cannot be reached: {error}"
+    return interrupted(reason, CONNECT_AGAIN_S) if isinstance(error, Unconnected) else retry(reason)
 
 
 class PushChannel(_HttpChannel):
@@ -113,7 +119,7 @@ class PushChannel(_HttpChannel):
         try:
             reply = await self._post(binary_headers(message), message.data, REPLY_MAX_BYTES)
         except Unreachable as error:
-            return _unreachable(error)
+            raise NotCalled(_unreachable(error)) from error
         return verdict_of_reply(reply, now_s=self._wall_s())
 
 

@@ -338,12 +338,13 @@ class Dispatcher:
             in_flight.abort_reason = None
             self.refuse(in_flight, _skip_reason(in_flight))
         elif kind is Kind.INTERRUPTED and in_flight.abort_reason is None:
-            # It fell with another's abort: not this message's failure.
+            # It fell with another's abort, or did not reach the application: not this message's failure.
             in_flight.calls -= 1
+            in_flight.reason = verdict.reason or in_flight.reason
             if in_flight.is_recalled:
                 self._requeue(in_flight)
             else:
-                self.lanes.delay(in_flight, now)
+                self.lanes.delay(in_flight, now + (verdict.after_s or 0.0))
                 self.lanes.wake(now)
         else:
             self._fail(in_flight, verdict, now)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from lbg_sidecar.app.health import HealthRules
-from lbg_sidecar.app.http_push import PushChannel
+from lbg_sidecar.app.http_push import BatchChannel, PushChannel
 from testing.app.application_channel import Offering, offering_to
 from testing.ports import free_port
 from testing.waiting import until
@@ -133,3 +135,21 @@ async def test_an_application_that_cannot_be_reached_is_named_with_its_address_a
         (False, f"{target} cannot be reached: Connection refused"),
         (False, f"{target} cannot be reached: Connection refused"),
     ]
+
+
+@pytest.mark.parametrize("channel_type", [PushChannel, BatchChannel])
+async def test_a_message_that_did_not_reach_the_application_has_no_attempt(
+    channel_type: type[PushChannel] | type[BatchChannel],
+) -> None:
+    """Its application goes away, and has not been missed yet."""
+    arguments: dict[str, Any] = {"concurrency": 1} if channel_type is PushChannel else {}
+    async with AsyncExitStack() as stack:
+        async with serving() as base:
+            channel = channel_type(base, health=HealthRules(interval_s=3600.0, down_after=100), **arguments)
+            offering = await stack.enter_async_context(offering_to(channel, Offering()))
+            await until(lambda: offering.is_ready and offering.readiness[-1][0])
+        held = offering.offer("a")
+        await until(lambda: len(offering.ended) == 2)
+        assert held.reason.startswith("the application cannot be reached: ")
+        assert held.calls == len(offering.taken) - len(offering.ended)
+        assert offering.dispatcher.counts.retried == 0
