@@ -1,7 +1,8 @@
 """Plan of moves by load: queues that should leave the member that has most to do, as a function of what members report.
 
-A call takes as long as its message needs, times what its member needs for any. The second is the median over the
-member's queues, so that one queue of heavy messages does not make its member look slow.
+A call takes as long as its message needs, times what its member needs for any. How the second compares between two
+members is known from queues that both have called, as one of them handed a queue over. Until there is one, it is that
+of the medians over their queues, so that one of heavy messages does not make its member look slow.
 """
 
 from __future__ import annotations
@@ -38,27 +39,38 @@ def may_give(load: Load) -> bool:
     return load.share >= MOVES_FROM and load.is_steady
 
 
-def moves_of(loads: Mapping[int, Load], *, pays_from: float) -> tuple[int, Sequence[PlannedMove]] | None:
+ServiceTimes = Mapping[int, Mapping[int, float]]
+"""Seconds of a call on average, as each member measured it last of each queue, by index and queue."""
+
+NOTHING_SEEN: ServiceTimes = {}
+
+
+def moves_of(
+    loads: Mapping[int, Load], *, pays_from: float, seen: ServiceTimes = NOTHING_SEEN
+) -> tuple[int, Sequence[PlannedMove]] | None:
     """Of the members with much to do the first, by its share, that has moves which pay: its index, and the queues that
-    it should hand over one after the other. None if there are none. `loads`: of all live members, by index.
+    it should hand over one after the other. None if there are none. `loads`: of all live members, by index. `seen`:
+    also of queues that a member has served before.
 
     A move pays if it lowers the share of the busier one of both members by `pays_from` of itself. A queue that is too
     much for any member stays where it is, and the others leave it.
     """
     busy = sorted((-one.share, index) for index, one in loads.items() if may_give(one))
-    planned = ((index, list(moves_from(index, loads, pays_from=pays_from))) for _, index in busy)
+    planned = ((index, list(moves_from(index, loads, pays_from=pays_from, seen=seen))) for _, index in busy)
     return next(((index, moves) for index, moves in planned if moves), None)
 
 
-def moves_from(mover: int, loads: Mapping[int, Load], *, pays_from: float) -> Iterator[PlannedMove]:
+def moves_from(
+    mover: int, loads: Mapping[int, Load], *, pays_from: float, seen: ServiceTimes = NOTHING_SEEN
+) -> Iterator[PlannedMove]:
     """The moves of this member that pay, one after another."""
     pays_below = 1 - pays_from
-    service_s = _service_times(loads)
+    factors = _factors(mover, loads, seen)
     shares = {index: one.share for index, one in loads.items()}
     left = {one.queue: one.demand for one in loads[mover].queues if one.demand > 0}
 
     def share_of(queue: int, index: int) -> float:
-        return left[queue] * service_s[index] / service_s[mover] / loads[index].concurrency
+        return left[queue] * factors[index] / loads[index].concurrency
 
     for _ in range(MOVES_MAX):
         best = min(
@@ -80,11 +92,19 @@ def moves_from(mover: int, loads: Mapping[int, Load], *, pays_from: float) -> It
         yield PlannedMove(best.queue, best.to)
 
 
-def _service_times(loads: Mapping[int, Load]) -> dict[int, float]:
-    """Median over the queues of each member; of all for one that called nothing."""
+def _factors(mover: int, loads: Mapping[int, Load], seen: ServiceTimes) -> dict[int, float]:
+    """Time of a call at each member, as a multiple of that at the mover."""
     times = {
-        index: [one.service_s for one in load.queues if one.service_s > 0] for index, load in loads.items()
+        index: {one.queue: one.service_s for one in load.queues if one.service_s > 0}
+        for index, load in loads.items()
     }
-    everywhere = [one for of_member in times.values() for one in of_member]
+    everywhere = [one for of_member in times.values() for one in of_member.values()]
     overall = median(everywhere) if everywhere else 1.0
-    return {index: median(of_member) if of_member else overall for index, of_member in times.items()}
+    medians = {index: median(found.values()) if found else overall for index, found in times.items()}
+    known = {index: {**seen.get(index, {}), **found} for index, found in times.items()}
+    return {
+        index: median(both)
+        if (both := [found[queue] / here for queue, here in times[mover].items() if queue in found])
+        else medians[index] / medians[mover]
+        for index, found in known.items()
+    }

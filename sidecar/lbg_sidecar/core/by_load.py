@@ -12,7 +12,7 @@ from typing import Any
 
 from lbg_core.group import BY_LOAD, NOWHERE_ELSE, balanced_owners
 from lbg_core.group.load_plan import PlannedMove, may_give, moves_of
-from lbg_core.group.member_state import Placement, Rebalance
+from lbg_core.group.member_state import Identity, Placement, Rebalance
 from lbg_core.group.members_protocol import Load, LoadRequest, Message, Place, Placed
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.load_meter import MEASURED_S, LoadMeter
@@ -23,6 +23,9 @@ from lbg_sidecar.core.rebalance import Balancer
 FRESH_S = 1.5 * MEASURED_S
 SETTLES_S = 1.4 * MEASURED_S
 """After a proposal, until the next: its moves end, and most of an interval follows in which nothing moved."""
+
+SEEN_S = 1800.0
+"""For so long the coordinator remembers how long calls of a queue took at a member that does not serve it any more."""
 
 LOAD = "load"
 """Reason of a move."""
@@ -42,6 +45,8 @@ class ByLoad(Part):
         self._meter, self._wanted, self._balancer, self._is_frozen = meter, wanted, balancer, is_frozen
         self._loads: dict[int, tuple[Load, float]] = {}
         """At the coordinator, of the live members by index, with the times at which they came."""
+        self._seen: dict[tuple[str, int], tuple[float, float]] = {}
+        """At the coordinator: time of a call, by incarnation and queue, with the time at which it was reported last."""
         self._plan_due = 0.0
         self._requested_at = float("-inf")
         self._followed: tuple[frozenset[int], int] | None = None
@@ -56,6 +61,7 @@ class ByLoad(Part):
 
     def disconnected(self, now: float) -> None:
         self._loads.clear()
+        self._seen.clear()
         self._last = None
 
     def assigned(self, now: float) -> None:
@@ -127,10 +133,12 @@ class ByLoad(Part):
         if me is None or next(self._roster.candidates(me), None) != me or not self._may_move:
             return
         self._loads[load.sender.index] = load, now
+        self._see(load, now)
         if now < self._plan_due or self._balancer.status is Rebalance.HOLD_DOWN:
             return
         if self._last is not None:
             self._loads[me.index] = self._last, now
+            self._see(self._last, now)
         fresh = {index: one for index, (one, at) in self._loads.items() if now - at <= FRESH_S}
         identities = {me.index: me, **{index: one.identity for index, one in self._roster.peers.items()}}
         loads = {
@@ -143,7 +151,11 @@ class ByLoad(Part):
                 self._requested_at = now
                 self._effects.append(Post(LoadRequest(me)))
             return
-        planned = moves_of(loads, pays_from=self._rules.rebalance_threshold_percent / 100)
+        planned = moves_of(
+            loads,
+            pays_from=self._rules.rebalance_threshold_percent / 100,
+            seen=self._service_times(identities),
+        )
         if planned is None:
             return
         self._plan_due = now + SETTLES_S
@@ -154,6 +166,20 @@ class ByLoad(Part):
             self._proposed(place, now)
         else:
             self._effects.append(Post(place, to=mover))
+
+    def _see(self, load: Load, now: float) -> None:
+        life = load.sender.incarnation
+        self._seen |= {(life, one.queue): (one.service_s, now) for one in load.queues if one.service_s > 0}
+
+    def _service_times(self, identities: Mapping[int, Identity]) -> dict[int, dict[int, float]]:
+        """Of live members; what is older is forgotten."""
+        indices = {identity.incarnation: index for index, identity in identities.items()}
+        since = max((at for _, at in self._seen.values()), default=0.0) - SEEN_S
+        self._seen = {one: seen for one, seen in self._seen.items() if one[0] in indices and seen[1] >= since}
+        times: dict[int, dict[int, float]] = {}
+        for (life, queue), (service_s, _) in self._seen.items():
+            times.setdefault(indices[life], {})[queue] = service_s
+        return times
 
     def _without_surplus(self, load: Load) -> Load:
         """Queues that are too many do not move: members serve them until they are deleted."""

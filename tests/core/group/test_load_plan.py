@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lbg_core.group.load_plan import MOVES_FROM, MOVES_MAX, PlannedMove
@@ -114,3 +114,43 @@ def test_a_plan_moves_queues_of_one_member_each_once_and_lowers_its_share(
     given_away = {queue for queue, _ in moves}
     left = sum(one.demand for one in loads[mover].queues if one.queue not in given_away)
     assert left / loads[mover].concurrency <= loads[mover].share * (1 - PAYS_FROM)
+
+
+GROUPS = st.tuples(
+    st.lists(st.sampled_from([1, 1, 1, 4]), min_size=2, max_size=4),
+    st.lists(st.tuples(st.sampled_from([1, 1, 1, 3, 10]), st.floats(0.02, 1.5)), min_size=2, max_size=8),
+    st.sampled_from([1, 2, 4]),
+)
+"""How many times as long as others each member needs, weight and demand of the messages of each queue, and calls at a
+time."""
+
+
+@given(GROUPS)
+@example(([1, 1], [(10, 0.9), *[(1, 0.08)] * 5], 1))
+def test_a_load_that_does_not_change_comes_to_rest(
+    group: tuple[list[int], list[tuple[int, float]], int],
+) -> None:
+    """A queue of heavy messages that is alone at its member makes it look slow, until another has had it."""
+    slowness, queues, concurrency = group
+    at = [queue % len(slowness) for queue in range(len(queues))]
+    seen: dict[int, dict[int, float]] = {}
+    for _ in range(60):
+        loads = {
+            index: Load(
+                *(SOMEBODY, concurrency),
+                tuple(
+                    QueueLoad(queue, demand * slow * concurrency, CALL_S * weight * slow)
+                    for queue, (weight, demand) in enumerate(queues)
+                    if at[queue] == index
+                ),
+            )
+            for index, slow in enumerate(slowness)
+        }
+        for index, load in loads.items():
+            seen.setdefault(index, {}).update((one.queue, one.service_s) for one in load.queues)
+        planned = moves_of(loads, seen=seen)
+        if planned is None:
+            return
+        for queue, to in planned[1]:
+            at[queue] = to
+    raise AssertionError("queues go on moving")
