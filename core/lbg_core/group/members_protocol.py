@@ -17,6 +17,7 @@ from lbg_core.group.held_messages import Handled, PeekedMessage
 from lbg_core.group.json_codec import capped_at, of_length
 from lbg_core.group.member_state import (
     HOLES_MAX,
+    REPORTED_STREAMS_MAX,
     Amount,
     Hole,
     Identity,
@@ -288,6 +289,14 @@ class Knowledge(Sent):
 
 
 @dataclass(frozen=True, slots=True)
+class GivenBack(Sent):
+    """To all, from a member that gives messages back to a queue which the broker shares out: these have failed so
+    often, and the next call of each is one more attempt. Publisher, hash, sequence and attempts."""
+
+    attempts: Annotated[tuple[tuple[str, int, int, int], ...], of_length(REPORTED_STREAMS_MAX)]
+
+
+@dataclass(frozen=True, slots=True)
 class SuspectReport(Sent):
     """To all by a member that joins and has suspects of a former process, and before it calls one. To one member that
     joins, or reported what the sender knows better."""
@@ -487,6 +496,7 @@ Message = (
     | Assign
     | Load
     | LoadRequest
+    | GivenBack
     | Place
     | Placed
     | Watch

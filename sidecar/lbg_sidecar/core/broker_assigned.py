@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any
 
-from lbg_core.group.member_state import Role
-from lbg_core.group.members_protocol import Message, Repartition
+from lbg_core.group.member_state import REPORTED_STREAMS_MAX, Positions, Role
+from lbg_core.group.members_protocol import GivenBack, Message, Repartition
 from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.delivery import Attachment, InFlight
-from lbg_sidecar.core.effects import Done, Limit, Reassigned, Recalled, Requeue, Withdraw
+from lbg_sidecar.core.effects import Done, Limit, Post, Reassigned, Recalled, Requeue, Withdraw
 from lbg_sidecar.core.limits import CallLimit, CallLimits
 from lbg_sidecar.core.member_core import MemberCore, Setup
-from lbg_sidecar.core.message_states import IS_UNDERWAY, NEXT, Event, Hold
+from lbg_sidecar.core.message_states import IS_UNDERWAY, NEXT, Event, Hold, State
 from lbg_sidecar.core.part import Context, Part
 from lbg_sidecar.core.queue_bindings import BrokerAssignedAttachments
 from lbg_sidecar.core.session import Session, SessionPosition
+from lbg_sidecar.message import Verdict
 
 SESSION = "x-session"
 SESSION_COMMITTED = "x-session-committed"
@@ -41,7 +43,23 @@ class SharedQueue(Part):
         self._bindings.want((0,))
 
     def handlers(self) -> Mapping[type[Message], Callable[[Any, float], None]]:
-        return {Repartition: self._repartition}
+        return {Repartition: self._repartition, GivenBack: self._given_back}
+
+    def _given_back(self, message: GivenBack, now: float) -> None:
+        if message.sender != self._roster.me:
+            self._dispatcher.processed.merge(Positions(attempts=message.attempts))
+
+    def _report_attempts(self, returned: Iterable[InFlight]) -> None:
+        """The next member has no other source of them."""
+        me = self._roster.me
+        failed = ((*one.identity, one.attempts) for one in returned if one.identity and one.attempts)
+        if me is not None and (attempts := tuple(islice(failed, REPORTED_STREAMS_MAX))):
+            self._effects.append(Post(GivenBack(me, attempts)))
+
+    def ended(self, in_flight: InFlight, verdict: Verdict, now: float) -> None:
+        """A message that failed while the broker wanted it back has gone back."""
+        if in_flight.is_recalled and in_flight.state is State.GONE:
+            self._report_attempts((in_flight,))
 
     def leaving(self, now: float) -> None:
         """No new call from here on: what waits in a lane is the broker's again when the channel closes."""
@@ -70,6 +88,7 @@ class SharedQueue(Part):
         for in_flight in others:
             in_flight.is_recalled = True
         self._dispatcher.counts.given_back += len(idle)
+        self._report_attempts(idle)
         if idle:
             self._effects.append(Requeue(attachment, tuple(in_flight.tag for in_flight in idle)))
             self._effects.append(Done(tuple(idle), settled=False))
@@ -103,6 +122,7 @@ class SharedQueue(Part):
         if not self._presence.is_handing_over or attachment is None or binding.phase is Phase.DETACHING:
             return
         if attachment.drained or now >= self._presence.empty_by:
+            self._report_attempts(attachment.unacked)
             self._bindings.detach(binding)
 
     def tick(self, now: float) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from lbg_core.journal import JournalReader
 from lbg_core.publisher import GroupPublisher
-from lbg_sidecar import Member, Message
+from lbg_sidecar import Member, Message, Verdict, retry
 from lbg_sidecar.process.lag import LagWatch
 from testing.broker.embedded import EmbeddedBroker
 from testing.member.group_load import Judge, Load, load_on, under_load
@@ -277,3 +277,29 @@ async def test_a_member_that_joins_gets_the_keys_that_another_one_has_no_hands_f
                 await asyncio.sleep(0.01)
             gate.let_through()
     assert all(begun == [0] for begun in gate.begun.values())
+
+
+async def test_attempts_of_a_failing_message_are_counted_on_by_the_next_member(
+    place: Place, load: Load
+) -> None:
+    """Whichever member has it first leaves after some of them."""
+    called: list[tuple[str, int]] = []
+
+    def app(name: str) -> object:
+        async def handle(message: Message) -> Verdict:
+            called.append((name, message.attempt))
+            return retry("not today")
+
+        return handle
+
+    settings = {"max_attempts": 12, "when_exhausted": "dead-letter", "retry_first_s": 0.2, "retry_max_s": 0.2}
+    members = {name: Member(quick(place, name, **settings), app(name)) for name in ("a", "b")}
+    async with members["a"] as a, members["b"] as b:
+        await until(lambda: a.state()["live"] == b.state()["live"] == [0, 1])
+        await load.publish(1)
+        await until(lambda: len(called) >= 3)
+        members[called[0][0]].stop()
+        dead = place.names.dead
+        await until_answer(lambda: place.count(dead), lambda count: count == 1)
+    assert len(called) == 12
+    assert {name for name, _ in called} == {"a", "b"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lbg_core.client import Backoff
+from lbg_core.group.members_protocol import GivenBack
 from lbg_sidecar.core.delivery import InFlight, Outcome
 from lbg_sidecar.core.dispatcher import Order
 from lbg_sidecar.core.effects import (
@@ -15,6 +17,7 @@ from lbg_sidecar.core.effects import (
     Detach,
     Done,
     Limit,
+    Post,
     Reassigned,
     Recalled,
     Republish,
@@ -323,3 +326,51 @@ def test_a_word_that_comes_when_the_channel_is_closing_means_nothing() -> None:
     taken(member, 2, 3)
     assert given_back(member) == []
     assert not member.took(Attach)
+
+
+class TestAttempts:
+    """A message goes to the next member with the attempts that it has failed."""
+
+    def test_a_failed_message_that_is_given_back_takes_its_attempts_along(self) -> None:
+        member, running = holding(*ONE_KEY, backoff=Backoff(first_s=60.0))
+        member.machine.end(running[0], retry("busy"), NOW)
+        member.took(Post)
+        asked(member, 1, 2, 3)
+        assert [one.message for one in member.took(Post)] == [given_back_by(member, running[0], 1)]
+
+    def test_a_call_that_fails_after_the_broker_wanted_it_back_does_too(self) -> None:
+        member, running = holding(*ONE_KEY)
+        asked(member, 1, 2, 3)
+        member.took(Post)
+        member.machine.end(running[0], retry("busy"), NOW)
+        assert [one.message for one in member.took(Post)] == [given_back_by(member, running[0], 1)]
+
+    def test_so_does_one_that_a_leaving_member_gives_back(self) -> None:
+        member, running = holding(*ONE_KEY, backoff=Backoff(first_s=60.0))
+        member.machine.end(running[0], retry("busy"), NOW)
+        member.took(Post)
+        member.machine.stop("over", NOW)
+        assert given_back_by(member, running[0], 1) in [one.message for one in member.took(Post)]
+
+    def test_the_next_member_counts_on(self) -> None:
+        former, running = holding(*ONE_KEY)
+        after, (called,) = holding(*ONE_KEY, max_attempts=3)
+        after.machine.message(given_back_by(former, running[0], 2, incarnation="former"), NOW)
+        after.machine.end(called, retry("busy"), NOW)
+        assert called.attempts == 3
+        assert after.machine.dispatcher.counts.poisoned == 1
+
+    def test_what_never_failed_is_not_reported(self) -> None:
+        member, _ = holding(*ONE_KEY)
+        asked(member, 1, 2, 3)
+        assert not any(isinstance(one.message, GivenBack) for one in member.took(Post))
+
+
+def given_back_by(
+    member: NativeMember, in_flight: InFlight, attempts: int, *, incarnation: str = ""
+) -> GivenBack:
+    me = member.machine.roster.me
+    assert me is not None
+    assert in_flight.identity is not None
+    sender = me._replace(incarnation=incarnation) if incarnation else me
+    return GivenBack(sender, ((*in_flight.identity, attempts),))
