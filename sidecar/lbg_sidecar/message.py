@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 from struct import error as _StructError
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from lbg_core.client import BodyExcerpt, Delivery
 from lbg_core.group import (
@@ -57,12 +57,14 @@ class Kind(enum.StrEnum):
 class Verdict:
     """One answer; made by `ACK`, `retry` and `drop`. `reason` is for people: in the log, in the state, and, of a drop,
     in header `lbg-reason`. `after_s` (of a retry): seconds to wait at least, a day at most; None leaves it to the
-    backoff. `is_unreadable`: the application's reply is none, so it counts as a retry."""
+    backoff. `is_unreadable`: the application's reply is none, so it counts as a retry. `is_of_group` (of a retry): no
+    call of the group can succeed now."""
 
     kind: Kind
     reason: str = ""
     after_s: float | None = None
     is_unreadable: bool = False
+    is_of_group: bool = False
 
     def __post_init__(self) -> None:
         """Raises TypeError and ValueError in the handler that makes it."""
@@ -86,9 +88,27 @@ def interrupted(reason: str, after_s: float) -> Verdict:
     return Verdict(Kind.INTERRUPTED, reason, after_s)
 
 
-def retry(reason: str = "", *, after_s: float | None = None) -> Verdict:
-    """Delivers the message again later; its lane waits, so nothing of its key overtakes it. It counts as an attempt."""
-    return Verdict(Kind.RETRY, reason, after_s)
+def retry(
+    reason: str = "", *, after_s: float | None = None, scope: Literal["message", "group"] = "message"
+) -> Verdict:
+    """Delivers the message again later; its lane waits, so nothing of its key overtakes it. It counts as an attempt.
+
+    With scope `group` no call of the group can succeed, because what the application depends on is down::
+
+        except DatabaseDown as error:
+            return retry(str(error), scope="group")
+
+    Then no member starts a call, and no attempt is counted. After `after_s`, by default 1 s and up to 30 s, one message
+    is tried; when that succeeds, calls are let through again, at first a few. Raises ValueError for another scope.
+    """
+    return Verdict(Kind.RETRY, reason, after_s, is_of_group=is_of_group(scope))
+
+
+def is_of_group(scope: object) -> bool:
+    """Raises ValueError unless it is a scope."""
+    if scope not in (None, "message", "group"):
+        raise ValueError(f"the scope is {scope!r:.80}, not message or group")
+    return scope == "group"
 
 
 def unreadable(reason: str, *, after_s: float | None = None) -> Verdict:

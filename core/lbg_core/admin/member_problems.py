@@ -24,6 +24,8 @@ def member_problems(
     for member in members:
         for queue in member.queues:
             yield from _of_queue(names, member, queue, is_one_queue=is_one_queue)
+    if held := [one for one in members if one.held is not None]:
+        yield _held(names.group, held)
     if is_paused is not None and (behind := [one.name for one in members if one.paused != is_paused]):
         kind = Kind.PAUSE_NOT_FOLLOWED if is_paused else Kind.RESUME_NOT_FOLLOWED
         yield Problem(kind, Subject(names.group, members=tuple(behind)))
@@ -36,6 +38,20 @@ def member_problems(
         yield Problem(Kind.PREFETCH_DIFFERS, Subject(names.group), {"windows": texts})
     if has_parking and (behind := [one.name for one in members if one.parking is None]):
         yield Problem(Kind.PARKED_KEYS_NOT_FOLLOWED, Subject(names.group, members=tuple(behind)))
+
+
+def _held(group: str, members: Sequence[Beat]) -> Problem:
+    states = sorted((one.held for one in members if one.held is not None), key=lambda one: one.since_us)
+    until_us = min((one.until_us for one in states if one.until_us), default=0)
+    figures: dict[str, object] = {
+        "count": len(members),
+        "since": moment_text(states[0].since_us),
+        "reason": next((one.reason for one in states if one.reason), None),
+        "is_next": bool(until_us),
+    }
+    if until_us:
+        figures["until"] = moment_text(until_us)
+    return Problem(Kind.CALLS_HELD, Subject(group, members=tuple(one.name for one in members)), figures)
 
 
 def _of_queue(names: Names, member: Beat, queue: QueueState, *, is_one_queue: bool) -> Iterator[Problem]:

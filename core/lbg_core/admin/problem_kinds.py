@@ -377,6 +377,11 @@ class Kind(Enum):
         "skipped only when its attempts are used up"
     )
     SESSION_NOT_FOUND = "group {group!r} has no session {session!r}; its sessions: {sessions!r}"
+    CALLS_HELD = (
+        "{members} {count:holds|hold} the calls of the group since {since}, because the application reported that none "
+        "can succeed: {reason}{is_next:; the next is tried at {until}}",
+        "they go on by themselves when a call succeeds",
+    )
     CALL_EXTENDED = (
         "{members} has been calling message {message} of {queue} since {since}, and the application has asked for time "
         "until {until}; key: {keys!r}; progress: {progress}"
@@ -475,7 +480,13 @@ _SEVERITIES: dict[Kind, Severity] = {
         (
             Severity.STANDS,
             (
-                *(Kind.MESSAGES_POISONED, Kind.QUEUE_STALLED, Kind.NO_MEMBERS, Kind.QUEUE_UNSERVED),
+                *(
+                    Kind.CALLS_HELD,
+                    Kind.MESSAGES_POISONED,
+                    Kind.QUEUE_STALLED,
+                    Kind.NO_MEMBERS,
+                    Kind.QUEUE_UNSERVED,
+                ),
                 *(Kind.PARTITION_UNSERVED, Kind.QUEUE_FULL, Kind.CHANGE_STANDS, Kind.MESSAGE_RETRIED),
                 *(Kind.SESSIONS_STRANDED, Kind.KEYS_PARKED, Kind.PARKING_FULL),
                 *(Kind.GROUP_UNFINISHED, Kind.RECORD_UNREADABLE, Kind.RECORD_NEWER, Kind.RECORD_UNAVAILABLE),

@@ -159,6 +159,18 @@ class ExtendedCall:
     until_us: Time
 
 
+HELD_REASON_MAX_CHARS = 200
+
+
+class HeldCalls(NamedTuple):
+    """The application reported that no call of the group can succeed: none starts since then, until the next try, or,
+    with `until_us` 0, all but a few."""
+
+    reason: str
+    since_us: Time
+    until_us: Time
+
+
 @dataclass(frozen=True, slots=True)
 class HeldSuspect:
     """A message in flight that was called when the process of `died` ended. `attempts`: those that failed."""

@@ -16,9 +16,11 @@ from typing import Annotated
 from lbg_core.group.held_messages import Handled, PeekedMessage
 from lbg_core.group.json_codec import capped_at, of_length
 from lbg_core.group.member_state import (
+    HELD_REASON_MAX_CHARS,
     HOLES_MAX,
     REPORTED_STREAMS_MAX,
     Amount,
+    HeldCalls,
     Hole,
     Identity,
     Index,
@@ -141,7 +143,7 @@ class Beat(Sent):
     `queue_count`: the group's, as the sender has it. `concurrency`: calls at a time, at most. `prefetch`: window of
     each of its consumers, if all members need the same; else 0. `behind_s`: in which it could do what waits for it, if
     that is much and it has been busy for a while; else 0. `sequences` is None in modes without the audit. `pace` is
-    None before it was measured, and of older versions.
+    None before it was measured, and of older versions. `held`: the group's calls are; else None.
     """
 
     queues: tuple[QueueState, ...] = ()
@@ -156,6 +158,7 @@ class Beat(Sent):
     behind_s: Amount = 0.0
     sequences: SequenceReport | None = None
     pace: Pace | None = None
+    held: HeldCalls | None = None
 
     @property
     def index(self) -> int:
@@ -294,6 +297,15 @@ class GivenBack(Sent):
     often, and the next call of each is one more attempt. Publisher, hash, sequence and attempts."""
 
     attempts: Annotated[tuple[tuple[str, int, int, int], ...], of_length(REPORTED_STREAMS_MAX)]
+
+
+@dataclass(frozen=True, slots=True)
+class CallsHeld(Sent):
+    """To all: the application reported that no call can succeed, and the sender will try one in so many seconds, or has
+    so many for the one that it tries now. 0: it has succeeded."""
+
+    seconds: Amount
+    reason: Annotated[str, of_length(HELD_REASON_MAX_CHARS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,6 +509,7 @@ Message = (
     | Load
     | LoadRequest
     | GivenBack
+    | CallsHeld
     | Place
     | Placed
     | Watch

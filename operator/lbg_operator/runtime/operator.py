@@ -17,6 +17,7 @@ import kopf
 from pythonjsonlogger.json import JsonFormatter
 
 from lbg_core.admin import ProvisioningError
+from lbg_core.admin.problem_kinds import Kind as ProblemKind
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group.sizing import TOLERANCE, published
 from lbg_operator.crds import GroupManifest
@@ -93,6 +94,7 @@ def metric_reader(context: ReconcileContext) -> MetricReader:
             group = GroupManifest.without_template(manifest)
         except ManifestError as error:
             raise MetricUnknown(f"the manifest of group {namespace}/{name} is invalid: {error}") from None
+        _require_calls(context, Key(namespace, name))
         if metric == WANTED_METRIC:
             return _wanted(context, manifest, group)
         reach = context.reach.get(broker_key(group))
@@ -108,6 +110,15 @@ def metric_reader(context: ReconcileContext) -> MetricReader:
         return lag
 
     return read
+
+
+def _require_calls(context: ReconcileContext, key: Key) -> None:
+    """A lag that grows because no call can succeed needs no more members. Raises MetricUnknown, with which autoscalers
+    keep their number."""
+    survey = context.surveys.latest(key)
+    problems = () if survey is None or survey.description is None else survey.description.problems
+    if any(one.kind is ProblemKind.CALLS_HELD for one in problems):
+        raise MetricUnknown(f"members of group {key} hold their calls until what they depend on is back")
 
 
 def _wanted(context: ReconcileContext, manifest: WatchedObject, group: GroupManifest) -> float:

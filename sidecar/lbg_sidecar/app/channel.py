@@ -24,6 +24,7 @@ from lbg_sidecar.message import (
     Message,
     Verdict,
     checked_seconds,
+    is_of_group,
     kind_of,
 )
 
@@ -98,7 +99,7 @@ def read_object(text: str | bytes) -> dict[str, Any]:
 
 
 def read_verdict(fields: Mapping[str, Any]) -> Verdict:
-    """From `verdict`, `reason` and `after_s`; raises ValueError with what is wrong."""
+    """From `verdict`, `reason`, `after_s` and `scope`; raises ValueError with what is wrong."""
     kind = kind_of(fields.get("verdict"))
     reason = str(fields.get("reason") or "")
     match kind:
@@ -107,7 +108,8 @@ def read_verdict(fields: Mapping[str, Any]) -> Verdict:
         case Kind.DROP:
             return Verdict(kind, reason)
         case Kind.RETRY:
-            return Verdict(kind, reason, _after_s(fields.get("after_s")))
+            after_s = _after_s(fields.get("after_s"))
+            return Verdict(kind, reason, after_s, is_of_group=is_of_group(fields.get("scope")))
     raise ValueError(f'"verdict" {VERDICT_RULE}')
 
 

@@ -31,6 +31,7 @@ from lbg_sidecar.message import (
     Kind,
     Verdict,
     drop,
+    is_of_group,
     kind_of,
     retry,
     unreadable,
@@ -144,7 +145,8 @@ def verdicts_of_reply(reply: Reply, *, now_s: float) -> BatchVerdicts:
 
 
 def verdict_of_fields(fields: dict[str, object], after_s: float | None = None) -> Verdict:
-    """From ``{"verdict": …, "reason": …, "after_s": …}`` or Dapr's ``{"status": …}``; `after_s` where it has none.
+    """From ``{"verdict": …, "reason": …, "after_s": …, "scope": …}`` or Dapr's ``{"status": …}``; `after_s` where it
+    has none.
 
     An unknown verdict is a retry with that reason: an acknowledgement cannot be revoked.
     """
@@ -160,7 +162,10 @@ def verdict_of_fields(fields: dict[str, object], after_s: float | None = None) -
     own = fields.get("after_s")
     if isinstance(own, int | float) and not isinstance(own, bool) and own >= 0:
         after_s = float(min(own, AFTER_MAX_S))
-    return retry(reason, after_s=after_s)
+    try:
+        return Verdict(Kind.RETRY, reason, after_s, is_of_group=is_of_group(fields.get("scope")))
+    except ValueError as error:
+        return unreadable(str(error), after_s=after_s)
 
 
 def retry_after_s(value: str | None, *, now_s: float) -> float | None:
@@ -182,7 +187,8 @@ def retry_after_s(value: str | None, *, now_s: float) -> float | None:
 
 def _failed(reply: Reply, after_s: float | None) -> Verdict:
     shown = _shown(reply.body)
-    return retry(f"HTTP {reply.status}: {shown}" if shown else f"HTTP {reply.status}", after_s=after_s)
+    reason = f"HTTP {reply.status}: {shown}" if shown else f"HTTP {reply.status}"
+    return Verdict(Kind.RETRY, reason, after_s, is_of_group=reply.status == 503 and reply.is_of_group)
 
 
 def _cut(reply: Reply, after_s: float | None) -> Verdict:
@@ -218,6 +224,7 @@ class Reply:
     body: bytes  # as much of it as the limit allows
     retry_after: str | None
     is_cut: bool = False  # at the limit
+    is_of_group: bool = False  # header Lbg-Scope: group
 
     @property
     def is_success(self) -> bool:
@@ -236,6 +243,7 @@ class ReplyReader:
         self._body_bytes = 0
         self._status = 0  # of the reply, once its head is read
         self._retry_after: str | None = None
+        self._is_of_group = False
         self._coding: bytes | None = None
         self._is_framed = False
         self._is_whole = False
@@ -279,7 +287,8 @@ class ReplyReader:
 
     def _cut(self) -> Reply:
         body = b"".join(self._body)[: self._body_max_bytes]
-        return Reply(self._status, body, self._retry_after, self._body_bytes > self._body_max_bytes)
+        is_cut = self._body_bytes > self._body_max_bytes
+        return Reply(self._status, body, self._retry_after, is_cut, self._is_of_group)
 
     # Callbacks of the parser. It replaces an exception in here by another one.
 
@@ -292,6 +301,8 @@ class ReplyReader:
         match name.lower():
             case b"retry-after":
                 self._retry_after = value.decode("latin-1")
+            case b"lbg-scope":
+                self._is_of_group = value.strip().lower() == b"group"
             case b"transfer-encoding":
                 self._coding = value if self._coding is None else self._coding + b", " + value
                 self._is_framed = True

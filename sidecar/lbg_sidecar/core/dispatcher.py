@@ -157,6 +157,10 @@ class MessageHooks:
     def ended(self, in_flight: InFlight, verdict: Verdict, now: float) -> None:
         """Its call has ended, in whatever way, and its next state is decided."""
 
+    def held_back(self, in_flight: InFlight, verdict: Verdict, now: float) -> float:
+        """Its application reports that no call of the group can succeed. Returns the time of its next call."""
+        return now
+
     def ended_in_vain(self, in_flight: InFlight) -> None:
         """The application processed it, and it is not this member's any more."""
 
@@ -209,6 +213,7 @@ class Dispatcher:
         self._turns = hooks.of(MessageHooks.turn)
         self._called = hooks.of(MessageHooks.called)
         self._ended = hooks.of(MessageHooks.ended)
+        self._held_back = hooks.of(MessageHooks.held_back)
         self._ended_in_vain = hooks.of(MessageHooks.ended_in_vain)
         self._exhausted = hooks.of(MessageHooks.exhausted)
         self._settles = hooks.of(MessageHooks.settles)
@@ -337,6 +342,14 @@ class Dispatcher:
             in_flight.reason = in_flight.abort_reason or verdict.reason or in_flight.reason
             in_flight.abort_reason = None
             self.refuse(in_flight, _skip_reason(in_flight))
+        elif verdict.is_of_group and in_flight.abort_reason is None:
+            in_flight.calls -= 1
+            in_flight.reason = verdict.reason
+            due = max((held_back(in_flight, verdict, now) for held_back in self._held_back), default=now)
+            if in_flight.is_recalled:
+                self._requeue(in_flight)
+            else:
+                self.lanes.delay(in_flight, due)
         elif kind is Kind.INTERRUPTED and in_flight.abort_reason is None:
             # It fell with another's abort, or did not reach the application: not this message's failure.
             in_flight.calls -= 1

@@ -411,6 +411,23 @@ class Paused(LogEffect):
 
 
 @dataclass(frozen=True, slots=True)
+class BreakerOpened(LogEffect):
+    """The application reported that no call can succeed, for this reason; the next try is after so many seconds.
+    `is_again`: such a try has failed."""
+
+    reason: str
+    wait_s: float
+    is_again: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerClosed(LogEffect):
+    """Calls are let through again, after so many seconds."""
+
+    held_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class LiveSet(LogEffect):
     """The set of live members changed."""
 

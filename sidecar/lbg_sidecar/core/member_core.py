@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from lbg_core.group import TO_OBSERVERS
 from lbg_core.group.members_protocol import Beat, Message
 from lbg_sidecar.core.acks import AckScheduler
+from lbg_sidecar.core.call_breaker import CallBreaker
 from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import Dispatcher, Rules
 from lbg_sidecar.core.effects import (
@@ -121,6 +122,7 @@ class MemberCore:
             self._lost, self._forced_before = former._lost, former._forced_before
             self.bindings.consumer_timeout_s = former.bindings.consumer_timeout_s
         self.suspects = SuspectReports(self.context)
+        self.breaker = CallBreaker(self.context)
         self.finished: FinishedMessages = FinishedMessages() if former is None else former.finished
         self.requests = Requests(self.context, ActivityMonitor(self.context), self.finished)
         PaceMeter(self.context, self.finished)

@@ -107,6 +107,7 @@ class Driver:
         self._clock = clock
         if (audit := machine.part(SequenceAudit)) is not None:
             audit.wall_us = clock.us
+        machine.breaker.wall_us = clock.us
         self._bodies = bodies
         self._on_lost = on_lost
         self.on_exit = on_exit

@@ -15,6 +15,8 @@ from lbg_core.group.members_protocol import Takeover
 from lbg_core.group.sequences import MessageIdentity
 from lbg_core.peers import printable
 from lbg_sidecar.core.effects import (
+    BreakerClosed,
+    BreakerOpened,
     CallFailed,
     Failure,
     HandoffAbandoned,
@@ -185,6 +187,18 @@ def _line(effect: LogEffect | Takeover, me: int | None) -> tuple[int, str, str, 
     """Level, event, text and fields of the line about an event of a queue or a session."""
     fields: dict[str, object]
     match effect:
+        case BreakerOpened(reason, wait_s, is_again):
+            held = "calls are held on" if is_again else "calls of the group are held"
+            text = f"{held} for {wait_s:.1f} s, and then one is tried: {reason or 'no reason given'}"
+            return (
+                logging.WARNING,
+                "calls_held",
+                text,
+                {"reason": reason, "seconds": wait_s, "again": is_again},
+            )
+        case BreakerClosed(held_s):
+            text = f"calls of the group are let through again, after {held_s:.1f} s"
+            return logging.INFO, "calls_released", text, {"seconds": held_s}
         case Moved(queue, to, why, drain_s, close_s, forced):
             target = "released" if to is None else f"handed over to member {to}"
             text = (

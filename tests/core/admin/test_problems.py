@@ -34,6 +34,7 @@ FIGURES: dict[str, object] = {
     "reason": None,
     "until": "2026-01-01 00:00:00 UTC",
     "progress": "3 of 7 parts",
+    "is_next": True,
     "died": "m2",
     "attempts": 0,
     "drain_s": 24.0,

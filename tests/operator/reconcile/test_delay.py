@@ -93,3 +93,19 @@ async def test_nothing_is_wanted_while_no_member_is_heard() -> None:
         with pytest.raises(MetricUnknown, match="is unknown"):
             await reader(place)("lbg_group_wanted_replicas", "shop", "orders")
         assert "demand" not in place.seen(GROUP)["status"]
+
+
+@in_virtual_time
+async def test_the_autoscaler_keeps_its_number_while_members_hold_their_calls() -> None:
+    """Their lag grows, and more members would not process it."""
+    async with Place() as place:
+        at_work(place)
+        await place.ready(scaling=SCALING, queues={"count": 16}, replicas=4)
+        await asyncio.sleep(120)
+        assert await reader(place)("lbg_group_wanted_replicas", "shop", "orders") == 4
+        members = place.broker.members_of
+        place.broker.members_of = lambda group: [{**one, "held": ["down", 1, 0]} for one in members(group)]
+        await asyncio.sleep(60)
+        for metric in ("lbg_group_wanted_replicas", "lbg_group_lag"):
+            with pytest.raises(MetricUnknown, match="hold their calls"):
+                await reader(place)(metric, "shop", "orders")
