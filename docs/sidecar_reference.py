@@ -1,6 +1,6 @@
-"""Fills in the rows of settings in docs/sidecar.md: `python docs/sidecar_reference.py`.
+"""Settings in docs/sidecar.md, and docs/reference/member-metrics.md: `python docs/sidecar_reference.py`.
 
-A row is of the declaration of its setting; its place in the page is chosen by hand. A test compares the file with what
+A row of settings is of its declaration; its place in the page is chosen by hand. A test compares both files with what
 this makes.
 """
 
@@ -9,9 +9,24 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from lbg_sidecar.process.metrics import SERIES
 from lbg_sidecar.process.settings import table, variable_of
 
-PAGE = Path(__file__).resolve().parent / "sidecar.md"
+DOCS = Path(__file__).resolve().parent
+PAGE = DOCS / "sidecar.md"
+METRICS_PAGE = DOCS / "reference" / "member-metrics.md"
+METRICS = """# Metrics of a member
+
+[The sidecar](../sidecar.md#metrics) and `lbg consume --metrics HOST:PORT` serve them. What is unknown is absent, not 0.
+
+`lbg_messages_lag` counts what waits in the primary queues of this member, every 5 s, and what is in flight from them.
+Where the broker shares one queue out (`Partitioned` on the embedded broker, `MessageGroups`, `Sessions`), the primary
+counts what waits, and each member what is in flight to it. The lag is absent if a count failed or is older than 15 s,
+and while another member serves one of the queues. Its age is `time() - lbg_messages_lag_timestamp_seconds`.
+
+| name | kind | labels | |
+|---|---|---|---|
+"""
 
 
 def filled(page: str) -> str:
@@ -28,5 +43,14 @@ def filled(page: str) -> str:
     return page
 
 
+def metrics() -> str:
+    rows = (
+        f"| `{name}` | {series.kind} | {', '.join(series.labels)} | {series.about} |\n"
+        for name, series in SERIES.items()
+    )
+    return METRICS + "".join(rows)
+
+
 if __name__ == "__main__":
     PAGE.write_text(filled(PAGE.read_text()))
+    METRICS_PAGE.write_text(metrics())

@@ -40,7 +40,7 @@ def test_scaling_by_lag_and_by_schedule_is_looked_at(shop: Kubectl, shell: Shell
     entry = {"minReplicas": 2, "weekly": weekly}
     shop.apply(stage.group("orders", scaling={"maxReplicas": 3, "targetLag": 500, "schedule": [entry]}))
     ready(shop, "orders")
-    (look,) = blocks("autoscaling.md", "Autoscaling")
+    (look,) = blocks("kubernetes.md", "Autoscaling")
     metrics = [line for line in shell.text(look).splitlines() if "--raw" in line]
     until(lambda: json.loads(shop(*metrics_words(metrics)))["items"], what="the metric of the lag")
     shown = shell.run(look)

@@ -82,7 +82,7 @@ def test_the_commands_of_the_pages_install_use_upgrade_and_uninstall(
     assert "loadbalancedgroup.lbg.dev/flights" in shown
     assert "broker.lbg.dev/main" in shown
     assert "Provisioned" in shown
-    (no_metrics,) = blocks("autoscaling.md", "Without the operator")
+    (no_metrics,) = blocks("kubernetes.md", "Without the operator")
     (upgrade,) = blocks("operations.md", "Upgrade")
     shell.run(no_metrics)
     assert not desk.is_there("apiservice", METRICS)

@@ -4,7 +4,7 @@
 
 Exhaustive: every queue count from 1 to --queues, every live subset of indexes 0 to --indexes - 1, every member of
 it that could leave. A join is the same change read backwards, so it moves as many. Prints the tables of
-docs/assignment.md; 16 and 16, the default, take about half a minute.
+docs/internals/assignment.md; 16 and 16, the default, take about half a minute.
 """
 
 from __future__ import annotations

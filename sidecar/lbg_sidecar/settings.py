@@ -142,7 +142,7 @@ class MemberSettings:
     standbys: int = declared(
         2,
         "For assignments `Balanced` and `ByLoad`: members that consume a queue behind its primary "
-        "([assignment.md](assignment.md#standbys))",
+        "([balance-and-scale.md](balance-and-scale.md))",
         least=1,
     )
     """A crash that takes the primary and all of them leaves the queue without a consumer until the other members agree

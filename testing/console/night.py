@@ -46,7 +46,7 @@ AUDITED: dict[str, tuple[Mode, ...]] = {"embedded": ("Exclusive",), "rabbitmq": 
 
 
 BALANCED: dict[str, tuple[Mode, ...]] = {"embedded": ("Exclusive",), "rabbitmq": ("Exclusive", "Partitioned")}
-"""Modes with an assignment, docs/assignment.md: a member that falls behind, while others have time, is a problem."""
+"""Modes with an assignment: a member that falls behind, while others have time, is a problem."""
 
 
 @dataclass

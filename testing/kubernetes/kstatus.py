@@ -1,12 +1,11 @@
 """Health of an object in tools that wait for it: by kstatus' rules for a kind without
-rules of its own, and in Argo CD by the script of docs/gitops.md.
+rules of its own, and in Argo CD by the script of examples/argo-cd-health.yaml.
 
 kstatus (sigs.k8s.io/cli-utils, pkg/kstatus, README and package documentation) is what Flux, kpt and cli-utils go by.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ from lupa.lua54 import LuaRuntime
 
 from testing import ROOT
 
-PAGE = ROOT / "docs" / "gitops.md"
+ARGO_CD = ROOT / "examples" / "argo-cd-health.yaml"
 Object = Mapping[str, Any]
 
 
@@ -43,9 +42,6 @@ def argo_health(seen: Object) -> str:
 
 
 def argo_script() -> str:
-    """The Lua of the page, as the API server would have it in the ConfigMap."""
-    (block,) = re.findall(
-        r"^```yaml\n(data:\n  resource\.customizations.*?)^```$", PAGE.read_text(), re.M | re.S
-    )
-    (script,) = yaml.safe_load(block)["data"].values()
+    """The Lua of the file, as the API server would have it in the ConfigMap."""
+    (script,) = yaml.safe_load(ARGO_CD.read_text())["data"].values()
     return str(script)

@@ -1,4 +1,4 @@
-"""docs/autoscaling.md says of the metrics API what the code does, and docs/balance-and-scale.md of the schedule."""
+"""docs/kubernetes.md says of the metrics API what the code does, and docs/balance-and-scale.md of the schedule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from testing import ROOT
 from testing.kubernetes.manifests import group_manifest
 from testing.operator.metric_reader import HANGS, Lags
 
-PAGE = (ROOT / "docs" / "autoscaling.md").read_text()
+PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
 
 
 def test_the_request_is_one_that_is_answered() -> None:
@@ -38,7 +38,8 @@ def test_what_it_names_is_called_so() -> None:
 
 
 async def test_the_messages_are_those_of_the_code() -> None:
-    told = re.findall(r"^\| `(.*?)(?: …)?` \|", PAGE, re.M)
+    section = PAGE.partition("### When a metric is unknown\n")[2].partition("\n#")[0]
+    told = re.findall(r"^\| `(.*?)(?: …)?` \|", section, re.M)
     with pytest.raises(MetricUnknown) as late:
         await value_within(Lags({("shop", "orders"): HANGS}), LAG_METRIC, "shop", "orders", within_s=0.01)
     with pytest.raises(SelectorError) as unnamed:

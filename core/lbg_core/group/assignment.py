@@ -1,8 +1,8 @@
 """Assignment of queues to members: a hint that every member computes for itself.
 
 Two laws bind `Balanced`: the same live indexes give the same primaries, and loads differ by at most one. Within
-them it moves few queues when a member joins or leaves. docs/assignment.md has the measured movement, beside what
-an assignment with a memory would need, and the rules that were tried and moved more.
+them it moves few queues when a member joins or leaves. docs/internals/assignment.md has the measured movement, beside
+what an assignment with a memory would need, and the rules that were tried and moved more.
 
 The standbys of a queue, which consume it behind its primary, follow from the same live indexes: the first members in
 the queue's rank. Ranks are by rendezvous hashing, so a join changes only the standbys of queues where it is in front.

@@ -1,7 +1,7 @@
 """Protocol of members on `lbg.G.members`: the messages. Their JSON follows from them (`message_codec`).
 
-Everything in here is a hint (docs/assignment.md, "Safety and balance"): a message that is lost, late or repeated
-costs balance for a moment, or a repeat, never order and never a message.
+Everything in here is a hint (docs/internals/assignment.md, "Safety and balance"): a message that is lost, late or
+repeated costs balance for a moment, or a repeat, never order and never a message.
 
 Each has `lbg_core.group.MEMBERS_VERSION`. A message of a newer version is ignored, and reported in the log; a member
 that joins and gets one stays out of the group.

@@ -210,7 +210,7 @@ class GroupSpec:
         "Mode Exclusive, and Partitioned on RabbitMQ: rule by which queues are assigned to members. `Balanced`: loads "
         "differ by at most one queue. `ByLoad`: as Balanced, and queues leave members that have more to do than "
         "others. `Static`: queue mod the highest number of members == index. By default ByLoad in mode Exclusive, "
-        "Balanced in others ([assignment.md](assignment.md))",
+        "Balanced in others ([balance-and-scale.md](balance-and-scale.md))",
         manifest="assignment",
         modes=(EXCLUSIVE, PARTITIONED),
         shown="assignment {}",

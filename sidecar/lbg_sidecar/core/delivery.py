@@ -1,7 +1,7 @@
 """Deliveries in flight, and what has been processed.
 
-A hint (docs/assignment.md, "Safety and balance"): an entry that is missing here can only let a repeat through. Nothing
-is ever marked as processed that was not.
+A hint (docs/internals/assignment.md, "Safety and balance"): an entry that is missing here only lets a repeat through.
+Nothing is ever marked as processed that was not.
 
 "Achieving Exactly-Once Message Delivery Guarantees with Sequence Numbers": the consumer stores the sequence number of
 the last message that it has certainly processed, and reports it to the broker when it connects.

@@ -2,8 +2,8 @@
 
 It has an index, is in the live set, calls the application, acknowledges what is done, leaves and stands down. No
 asyncio, sockets or clock in here. The shell feeds it, runs `effects` in order after each input, and reports what came
-of them. The broker alone decides who gets messages (docs/assignment.md); what a machine owes is that it calls the
-application only while its attachment lives, one call at a time in a lane, and acknowledges what is done.
+of them. The broker alone decides who gets messages (docs/internals/assignment.md); what a machine owes is that it
+calls the application only while its attachment lives, one call at a time in a lane, and acknowledges what is done.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """`/metrics`: measures of every effect, and the member's state at the time of the request.
 
-`SERIES` is the contract: docs/sidecar.md shows it, and a test holds names and units to Prometheus' rules.
+`SERIES` is the contract: docs/reference/member-metrics.md shows it, and a test holds names and units to the rules of
+Prometheus.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def test_a_join_to_a_full_set_moves_the_newcomers_share_rounded_down(queue_count
         assert len(moved(before, after)) == queue_count // (member_count + 1)
 
 
-# Measured for every live subset of 10 indexes: docs/assignment.md. The bound is the worst of the queue counts 1 to 16.
+# Measured for every live subset of 10 indexes: docs/internals/assignment.md. The bound is the worst of 1 to 16 queues.
 @pytest.mark.long
 def test_movement_over_every_change_stays_within_the_published_bound() -> None:
     for queue_count in range(1, 17):
@@ -127,7 +127,7 @@ def test_movement_over_every_change_stays_within_the_published_bound() -> None:
 def test_the_published_table_is_what_the_bench_measures(queue_count: int) -> None:
     *_, row = BENCH["rows"](range(queue_count, queue_count + 1), 16)
 
-    assert row in (ROOT / "docs" / "assignment.md").read_text().splitlines()
+    assert row in (ROOT / "docs" / "internals" / "assignment.md").read_text().splitlines()
 
 
 def test_the_bench_counts_movement_as_a_plain_count_does() -> None:
