@@ -33,8 +33,8 @@ def test_the_commands_of_the_pages_install_use_upgrade_and_uninstall(
     (tmp_path / "charts").symlink_to(ROOT / "charts")
     manifest = tmp_path / "examples" / "flights-group.yaml"
     text = manifest.read_text().replace("lbg-system", SYSTEM)
-    assert text.count("image: python:3.11-slim") == 1, "a cluster may have the images of LBG only"
-    manifest.write_text(text.replace("python:3.11-slim", stage.image("sidecar")))
+    assert text.count("image: lbg-sidecar:0.1.0") == 1, "a cluster may have the images of LBG only"
+    manifest.write_text(text.replace("lbg-sidecar:0.1.0", stage.image("sidecar")))
     images = ",".join(f"images.{name}={stage.image(name)}" for name in chart_values()["images"])
     chart = f"helm install lbg charts/lbg --set {images}"
     shell = Shell(

@@ -15,6 +15,7 @@ from lbg_operator.kube.kinds import BROKER, GROUP, Kind
 from lbg_operator.reconcile.broker import BrokerReconciler
 from lbg_operator.reconcile.broker_pool import BrokerPool
 from lbg_operator.reconcile.context import ReconcileContext
+from lbg_operator.reconcile.ending_namespaces import EndingNamespaces
 from lbg_operator.reconcile.group import GroupReconciler
 from lbg_operator.reconcile.metrics_provider import MetricsProviders
 from lbg_operator.reconcile.object_cache import Key, ObjectCache
@@ -188,7 +189,7 @@ class Operator:
             cluster=cluster,
             settings=place.settings,
             store=self._store,
-            applied=ServerSideApply(cluster, self._store),
+            applied=ServerSideApply(cluster, self._store, EndingNamespaces(self._store)),
             surveys=looks,
             secrets=SecretCache(cluster, self._store, changed=lambda key: self._brokers.wake(key)),
             broker_pods=BrokerPods(cluster, changed=lambda key: self._brokers.wake(key)),

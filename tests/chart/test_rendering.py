@@ -150,8 +150,11 @@ def test_services_and_probes_lead_to_ports_that_are_there() -> None:
         8080: "observed",
         6443: "metrics-api",
     }
-    for probe in ("livenessProbe", "readinessProbe"):
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["port"] in ports
+        assert container[probe]["timeoutSeconds"] == 5
+    startup = container["startupProbe"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] >= 120, "a starved node starts it late"
     assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
 
 

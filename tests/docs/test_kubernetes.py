@@ -63,6 +63,12 @@ def test_the_group_is_followed_and_its_pods_are_what_kubernetes_takes() -> None:
     assert f"deploy/{deployment['metadata']['name']}" in PAGE
 
 
+def test_its_application_runs_in_an_image_that_the_page_builds() -> None:
+    """A cluster that cannot pull from the world has no other one."""
+    assert container()["image"] == SETTINGS.sidecar_image
+    assert container()["image"] in PAGE
+
+
 def test_its_broker_is_the_one_that_the_chart_makes_as_the_page_installs_it() -> None:
     install = re.search(r"helm install lbg charts/lbg --namespace (\S+) (.*?)--wait", PAGE, re.S)
     assert install is not None

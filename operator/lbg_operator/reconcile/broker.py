@@ -16,7 +16,7 @@ from lbg_core.admin.groups import GENERATED_PASSWORD_BYTES
 from lbg_operator.certificates import Certificate, issue, renewal_due
 from lbg_operator.crds import BrokerManifest, Embedded
 from lbg_operator.errors import ManifestError
-from lbg_operator.kube.api import Forbidden, Invalid, Object
+from lbg_operator.kube.api import Forbidden, Invalid, Object, Terminating
 from lbg_operator.kube.kinds import BROKER, STATEFUL_SET, VOLUME_CLAIM, kind_of
 from lbg_operator.reconcile.broker_pool import Access, BrokerPool, NotReachable, rabbitmq_access
 from lbg_operator.reconcile.context import ApiFailures, Reach, ReconcileContext, broker_key
@@ -48,6 +48,8 @@ async def refusal_of_volume(applied: ServerSideApply, owner: Key, volume: Object
     """
     try:
         await applied.apply(owner, volume, now=now)
+    except Terminating:
+        raise
     except (Forbidden, Invalid) as error:
         return str(error)
     return ""
@@ -152,6 +154,8 @@ class BrokerReconciler:
         if manifest is None or "deletionTimestamp" in manifest["metadata"]:
             await self._forget(key)
             return None
+        if self._context.applied.ending.has(manifest["metadata"].get("uid", "")):
+            return None  # its deletion is an event
         generation = manifest["metadata"].get("generation", 0)
         try:
             broker = BrokerManifest.parse(manifest)

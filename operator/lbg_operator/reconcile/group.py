@@ -70,6 +70,9 @@ class GroupReconciler:
             self._forget(key)
             return None
         self._detect_recreation(key, manifest)
+        metadata, ending = manifest["metadata"], context.applied.ending
+        if "deletionTimestamp" not in metadata and ending.has(metadata.get("uid", "")):
+            return None  # its deletion is an event
         refusal = None
         try:
             group = context.group(manifest)

@@ -6,8 +6,9 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 
-from lbg_operator.kube.api import Cluster, ClusterError, Object
+from lbg_operator.kube.api import Cluster, ClusterError, Object, Terminating
 from lbg_operator.kube.kinds import Kind, kind_of
+from lbg_operator.reconcile.ending_namespaces import EndingNamespaces
 from lbg_operator.reconcile.object_cache import Key, ObjectCache, version_of
 
 REPEAT_AFTER_S = 3600.0
@@ -38,12 +39,16 @@ class ServerSideApply:
 
     cluster: Cluster
     store: ObjectCache
+    ending: EndingNamespaces
     _last: dict[Key, dict[tuple[Kind, str], _Last]] = field(default_factory=dict)
 
     async def apply(self, owner: Key, manifest: Object, *, now: float) -> bool:
-        """True if anything was sent. Raises ClusterError, also instead of one more repair in a dispute."""
+        """True if anything was sent. Raises ClusterError, also instead of one more repair in a dispute, and Terminating
+        instead of a request in a namespace that is being deleted."""
         kind = kind_of(manifest["apiVersion"], manifest["kind"])
         name = manifest["metadata"]["name"]
+        if self.ending.covers(owner):
+            raise Terminating(f"apply {kind.kind} {owner.namespace}/{name}", "the namespace is being deleted")
         digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).digest()
         last = self._last.setdefault(owner, {}).get((kind, name))
         is_recent = last is not None and last.digest == digest and now < last.at + REPEAT_AFTER_S
@@ -56,7 +61,11 @@ class ServerSideApply:
                 raise ClusterError(f"apply {kind.kind} {owner.namespace}/{name}", why)
             repairs -= 1
         seen = self.store.get(kind, Key(owner.namespace, name))
-        applied = await self.cluster.apply(manifest)
+        try:
+            applied = await self.cluster.apply(manifest)
+        except Terminating:
+            self.ending.add(owner.namespace)
+            raise
         version = version_of(applied)
         repairs += last is not None and (seen is None or seen["version"] != version)
         self._last.setdefault(owner, {})[kind, name] = _Last(digest, version, now, repairs)

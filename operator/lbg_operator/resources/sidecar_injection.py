@@ -205,7 +205,7 @@ def _sidecar(
         mounts.append({"name": _TMP_VOLUME, "mountPath": "/tmp"})
     if spec.journal is not None:
         mounts.append({"name": spec.journal.volume or _JOURNALS_VOLUME, "mountPath": JOURNALS})
-    liveness = {"httpGet": {"path": "/healthz", "port": OBSERVED_PORT}, "periodSeconds": 10}
+    liveness = {**_probe("/healthz"), "periodSeconds": 10}
     if settings.sidecar_start_s is not None:
         # No startupProbe: the application would wait for it to succeed (Kubernetes: "Sidecar Containers").
         liveness["initialDelaySeconds"] = settings.sidecar_start_s
@@ -218,7 +218,7 @@ def _sidecar(
         "volumeMounts": mounts,
         "lifecycle": {"preStop": {"exec": {"command": ["lbg", "drain", "--wait", str(grace_s + CLOSING_S)]}}},
         "livenessProbe": liveness,
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": OBSERVED_PORT}, "periodSeconds": 2},
+        "readinessProbe": {**_probe("/readyz"), "periodSeconds": 2},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -227,6 +227,11 @@ def _sidecar(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
+
+
+def _probe(path: str) -> dict[str, Any]:
+    """On a starved node a healthy sidecar answers late: that is no reason to end it."""
+    return {"httpGet": {"path": path, "port": OBSERVED_PORT}, "timeoutSeconds": 5}
 
 
 def _require_journal_volume(group: GroupManifest, pod: Mapping[str, Any]) -> None:

@@ -1,7 +1,6 @@
 """Event recorder: Kubernetes Events, sent beside the reconciles.
 
-A namespace that is being deleted takes no events. It is asked once for each object in it: the objects of a namespace
-that is made anew under its name are others.
+A namespace that is being deleted takes no events.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lbg_operator.kube.api import Cluster, ClusterError, Object, Terminating
+from lbg_operator.reconcile.ending_namespaces import EndingNamespaces
 from lbg_operator.reconcile.object_cache import WatchedObject as Seen
 from lbg_operator.resources.names import MANAGER
 
@@ -19,18 +19,15 @@ log = logging.getLogger("lbg.operator")
 
 WAITING_MAX = 1000
 """More events than that wait only while the API server is away: the newest are dropped, as conditions say the same."""
-ENDING_MAX = 10_000
-"""Objects: one that is forgotten costs a refused request at its next event."""
 MESSAGE_MAX = 1024
 """Characters (Kubernetes API: Event, "message")."""
 
 
 class EventRecorder:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, ending: EndingNamespaces) -> None:
         self._cluster = cluster
+        self._ending = ending
         self._waiting: asyncio.Queue[Object] = asyncio.Queue(WAITING_MAX)
-        self._ending: dict[str, None] = {}
-        """By uid, the objects in namespaces that take no events any more, oldest first."""
 
     def __call__(self, about: Seen, *, type: str, reason: str, message: str) -> None:
         event = event_of(about, type=type, reason=reason, message=message, now=datetime.now(UTC))
@@ -44,15 +41,13 @@ class EventRecorder:
         while True:
             event = await self._waiting.get()
             uid = event["involvedObject"].get("uid", "")
-            if uid in self._ending:
+            if self._ending.has(uid):
                 continue
             try:
                 await self._cluster.create(event)
             except Terminating as error:
                 log.debug("%s", error)
-                self._ending[uid] = None
-                if len(self._ending) > ENDING_MAX:
-                    del self._ending[next(iter(self._ending))]
+                self._ending.add(event["metadata"]["namespace"], uid)
             except ClusterError as error:
                 log.debug("%s", error)
 

@@ -30,6 +30,7 @@ from lbg_operator.metrics_api import Keda, MetricReader, MetricsApi, Service, se
 from lbg_operator.reconcile.broker import BrokerReconciler
 from lbg_operator.reconcile.broker_pool import BrokerAddresses, BrokerPool
 from lbg_operator.reconcile.context import ReconcileContext, broker_key
+from lbg_operator.reconcile.ending_namespaces import EndingNamespaces
 from lbg_operator.reconcile.group import GroupReconciler
 from lbg_operator.reconcile.metrics_provider import MetricsProviders
 from lbg_operator.reconcile.object_cache import Key, ObjectCache, WatchedObject
@@ -276,7 +277,8 @@ class OperatorProcess:
         self._set_back: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._store = ObjectCache(self._on_set_back)
         self._liveness = WatchLiveness()
-        self._event_recorder = EventRecorder(cluster)
+        ending = EndingNamespaces(self._store)
+        self._event_recorder = EventRecorder(cluster, ending)
         self._pool = BrokerPool(directory, BrokerAddresses(settings.broker_networks))
         self._surveys = SurveyCache(
             lambda key: self._groups.wake(key),
@@ -298,7 +300,7 @@ class OperatorProcess:
             cluster=cluster,
             settings=settings,
             store=self._store,
-            applied=ServerSideApply(cluster, self._store),
+            applied=ServerSideApply(cluster, self._store, ending),
             surveys=self._surveys,
             secrets=SecretCache(cluster, self._store, changed=lambda key: self._brokers.wake(key)),
             broker_pods=BrokerPods(cluster, changed=lambda key: self._brokers.wake(key)),

@@ -229,6 +229,7 @@ def test_a_sidecar_has_the_time_to_start_that_the_settings_give_it(native: bool)
     settings = replace(SETTINGS, sidecar_start_s=120, native_sidecars=native)
     sidecar = sidecar_of(injected(group_of(), settings, has_ca=False))
     assert sidecar["livenessProbe"]["initialDelaySeconds"] == 120
+    assert {sidecar[probe]["timeoutSeconds"] for probe in ("livenessProbe", "readinessProbe")} == {5}
     assert "startupProbe" not in sidecar
     probe = sidecar_of(injected(group_of(), SETTINGS, has_ca=False))["livenessProbe"]
     assert "initialDelaySeconds" not in probe

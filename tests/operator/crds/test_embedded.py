@@ -177,6 +177,7 @@ def test_probes_wait_for_recovery_and_ask_what_the_container_serves() -> None:
         container[name] for name in ("startupProbe", "livenessProbe", "readinessProbe")
     )
     assert startup["periodSeconds"] * startup["failureThreshold"] >= 1800
+    assert {probe["timeoutSeconds"] for probe in (startup, liveness, readiness)} == {5}
     assert (startup["httpGet"], liveness["httpGet"]) == (liveness["httpGet"], startup["httpGet"])
     assert (liveness["httpGet"]["path"], readiness["httpGet"]["path"]) == ("/healthz", "/readyz")
     assert {probe["httpGet"]["scheme"] for probe in (startup, liveness, readiness)} == {"HTTPS"}

@@ -9,6 +9,7 @@ import pytest
 
 from lbg_operator.kube.api import ClusterError
 from lbg_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT, GROUP, NETWORK_POLICY, POD, SCALED_OBJECT, Kind
+from lbg_operator.reconcile.ending_namespaces import EndingNamespaces
 from lbg_operator.reconcile.object_cache import Key, ObjectCache, gone, version_of
 from lbg_operator.reconcile.server_side_apply import REPEAT_AFTER_S, ServerSideApply
 from lbg_operator.resources.names import GROUP_LABEL
@@ -182,7 +183,7 @@ class Place:
     def __init__(self) -> None:
         self.cluster = FakeCluster()
         self.store = ObjectCache()
-        self.applied = ServerSideApply(self.cluster, self.store)
+        self.applied = ServerSideApply(self.cluster, self.store, EndingNamespaces(self.store))
         self.cluster.watchers.append(
             lambda kind, seen, is_gone: (self.store.drop if is_gone else self.store.put)(kind, seen)
         )

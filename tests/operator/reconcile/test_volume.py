@@ -13,6 +13,7 @@ from lbg_operator.crds import BrokerManifest
 from lbg_operator.kube.api import ClusterError, Forbidden, Invalid
 from lbg_operator.kube.kinds import VOLUME_CLAIM
 from lbg_operator.reconcile.broker import refusal_of_volume
+from lbg_operator.reconcile.ending_namespaces import EndingNamespaces
 from lbg_operator.reconcile.object_cache import Key, ObjectCache
 from lbg_operator.reconcile.server_side_apply import ServerSideApply
 from lbg_operator.resources.embedded_broker import embedded_of, hosts_of
@@ -46,7 +47,8 @@ def volume() -> dict[str, Any]:
 
 
 def applied_by(cluster: Refusing) -> ServerSideApply:
-    return ServerSideApply(cluster, ObjectCache())
+    store = ObjectCache()
+    return ServerSideApply(cluster, store, EndingNamespaces(store))
 
 
 @pytest.mark.parametrize("error", [Forbidden, Invalid])

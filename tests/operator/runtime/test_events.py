@@ -8,6 +8,8 @@ from typing import Any
 
 from lbg_operator.kube.api import Forbidden, Terminating
 from lbg_operator.kube.kinds import EVENT, Kind
+from lbg_operator.reconcile.ending_namespaces import EndingNamespaces
+from lbg_operator.reconcile.object_cache import ObjectCache
 from lbg_operator.runtime.events import MESSAGE_MAX, WAITING_MAX, EventRecorder, event_of
 from testing.kubernetes.fake_cluster import FakeCluster
 from testing.kubernetes.manifests import group_manifest
@@ -50,7 +52,7 @@ async def test_events_are_sent_in_order_and_one_that_is_refused_holds_up_none() 
             raise Forbidden("create Event", "the namespace is being terminated", status=403)
 
     cluster.fail = fail
-    announcing = EventRecorder(cluster)
+    announcing = EventRecorder(cluster, EndingNamespaces(ObjectCache()))
     running = asyncio.create_task(announcing.run())
     for number in range(4):
         announcing(group_manifest(), type="Normal", reason="R", message=str(number))
@@ -60,7 +62,7 @@ async def test_events_are_sent_in_order_and_one_that_is_refused_holds_up_none() 
 
 
 @in_virtual_time
-async def test_a_namespace_that_is_being_deleted_is_asked_once_for_each_object() -> None:
+async def test_a_namespace_that_is_being_deleted_is_asked_once_for_each_object_that_nobody_has_seen() -> None:
     cluster = FakeCluster()
     asked: list[str] = []
 
@@ -69,7 +71,7 @@ async def test_a_namespace_that_is_being_deleted_is_asked_once_for_each_object()
         raise Terminating("create Event", "namespace shop is being terminated", status=403)
 
     cluster.fail = fail
-    announcing = EventRecorder(cluster)
+    announcing = EventRecorder(cluster, EndingNamespaces(ObjectCache()))
     running = asyncio.create_task(announcing.run())
     for name in ("orders", "orders", "payments", "orders"):
         announcing(with_uid(name), type="Normal", reason="R", message="m")
@@ -87,7 +89,7 @@ async def test_a_namespace_that_is_being_deleted_is_asked_once_for_each_object()
 @in_virtual_time
 async def test_more_events_than_can_wait_are_dropped_and_nobody_waits() -> None:
     cluster = FakeCluster()
-    announcing = EventRecorder(cluster)
+    announcing = EventRecorder(cluster, EndingNamespaces(ObjectCache()))
     for number in range(WAITING_MAX + 5):
         announcing(group_manifest(), type="Normal", reason="R", message=str(number))
     running = asyncio.create_task(announcing.run())
