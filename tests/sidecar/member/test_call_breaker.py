@@ -8,7 +8,7 @@ from lbg_core.admin.member_problems import member_problems
 from lbg_core.admin.problems import text_of
 from lbg_core.client import Backoff
 from lbg_core.group import Names
-from lbg_core.group.member_state import HeldCalls
+from lbg_core.group.member_state import HeldCalls, Identity
 from lbg_core.group.members_protocol import CallsHeld
 from lbg_sidecar import Member, Message
 from lbg_sidecar.app.callable import AsyncHandler
@@ -113,7 +113,7 @@ def other(seconds: float, *, index: int) -> CallsHeld:
     member.join(index=index)
     me = member.machine.roster.me
     assert me is not None
-    return CallsHeld(me._replace(incarnation="other"), seconds, "down there")
+    return CallsHeld(Identity(me.index, me.name, "other"), seconds, "down there")
 
 
 def test_the_other_members_hold_their_calls_too_until_one_has_succeeded() -> None:

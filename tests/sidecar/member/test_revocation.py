@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lbg_core.client import Backoff
+from lbg_core.group.member_state import Identity
 from lbg_core.group.members_protocol import GivenBack
 from lbg_sidecar.core.delivery import InFlight, Outcome
 from lbg_sidecar.core.dispatcher import Order
@@ -372,5 +373,5 @@ def given_back_by(
     me = member.machine.roster.me
     assert me is not None
     assert in_flight.identity is not None
-    sender = me._replace(incarnation=incarnation) if incarnation else me
+    sender = Identity(me.index, me.name, incarnation or me.incarnation)
     return GivenBack(sender, ((*in_flight.identity, attempts),))
