@@ -81,12 +81,13 @@ def test_contributing_names_folders_and_targets_that_exist() -> None:
     assert set(re.findall(r"`make ([a-z][\w-]*)", page)) <= targets
 
 
-def test_the_glossary_has_each_word_once_and_the_words_that_it_replaces() -> None:
-    page = (ROOT / "docs" / "GLOSSARY.md").read_text()
-    entries = re.findall(r"^- \*\*(.+?)\*\*: (.*?)(?=^- |^#|^$)", page, re.M | re.S)
-    words = [word for word, _ in entries]
+def test_each_word_is_explained_once_and_has_the_words_that_it_replaces() -> None:
+    """In the glossary of users, or in that of contributors, which has the replaced words of both."""
+    pages = [(ROOT / "docs" / name).read_text() for name in ("GLOSSARY.md", "internals/words.md")]
+    words = [word for page in pages for word in re.findall(r"^- \*\*(.+?)\*\*: ", page, re.M)]
     assert len(words) == len(set(words)) >= 25
-    assert [word for word, text in entries if "*not:*" not in text] == []
+    table = pages[1].partition("| word | not |")[2].partition("\n#")[0]
+    assert sorted(re.findall(r"^\| (\w.+?) \| \S.* \|$", table, re.M)) == sorted(words)
 
 
 def test_every_link_between_pages_leads_to_a_file() -> None:
