@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -26,7 +26,6 @@ from pyspark.sql.types import StructType
 from lbg_pipeline.errors import JournalNotFound
 from lbg_pipeline.journal.parse import Parsed, parse
 from lbg_pipeline.schemas import BROKEN, DELIVERED, PUBLISHED, arrow_schema
-from lbg_pipeline.spark.session import size_bytes
 
 BLOCK_BYTES = 4 << 20
 """Parsed at once: large enough that the cost of a call does not show, small enough to stay in a core's cache."""
@@ -291,7 +290,7 @@ def journal_files(spark: SparkSession, paths: Sequence[str]) -> list[str]:
     """URLs of the files at `paths`: files, those in a directory, and in its subdirectories, which may hold anything,
     those that are named *.jsonl with or without more endings. Raises JournalNotFound."""
     table = _texts(spark, paths)
-    at_paths = table._jdf.queryExecution().analyzed().relation().location().rootPaths()
+    at_paths = _location_of(table).rootPaths()
     roots = {_plain(path) for path in at_paths.mkString("\n").split("\n")}
 
     def is_journal(url: str) -> bool:
@@ -309,7 +308,12 @@ def journal_files(spark: SparkSession, paths: Sequence[str]) -> list[str]:
 
 def journals_bytes(spark: SparkSession, paths: Sequence[str]) -> int:
     """Size of the files at `paths`, as they are stored. Raises JournalNotFound."""
-    return size_bytes(_texts(spark, paths))
+    return int(_location_of(_texts(spark, paths)).sizeInBytes())
+
+
+def _location_of(table: DataFrame) -> Any:
+    """Spark's index of the files that a table reads."""
+    return table._jdf.queryExecution().analyzed().relation().location()
 
 
 def _texts(spark: SparkSession, paths: Sequence[str]) -> DataFrame:

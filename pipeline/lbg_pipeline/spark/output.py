@@ -8,6 +8,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from lbg_core.private_files import DIRECTORY_MODE
 from lbg_pipeline.errors import OutputRefused
@@ -101,6 +102,7 @@ class Output:
         """Raises OutputRefused for a directory with anything of others in it."""
         self.out = out.rstrip("/") or "/"
         self._spark = spark
+        self._schemas: dict[str, StructType] = {}
         with self:
             self._stored = Stored(spark, out)
             self._stored.leave_out_checksums()
@@ -114,12 +116,13 @@ class Output:
     def table(self, name: str, table: DataFrame) -> None:
         """As Parquet."""
         table.write.mode("overwrite").parquet(self._stored.path(f"_{name}"))
+        self._schemas[name] = table.schema
         with self:
             self._show(name)
 
     def read(self, name: str) -> DataFrame:
-        """A table as it was written, which costs less than to make it anew."""
-        return self._spark.read.parquet(self._stored.path(name))
+        """A table that this run has written, which costs less than to make it anew."""
+        return self._spark.read.schema(self._schemas[name]).parquet(self._stored.path(name))
 
     def text(self, name: str, text: str) -> None:
         with self:

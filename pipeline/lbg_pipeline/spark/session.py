@@ -13,6 +13,7 @@ import zipfile
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from threading import Event, Thread
 from types import FrameType, TracebackType
@@ -194,9 +195,14 @@ def _require_java() -> None:
 
 
 @contextmanager
-def spark_job(name: str, master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    """`conf` are settings of Spark's. Raises PipelineError in place of Spark's errors. SIGINT and SIGTERM stop Spark,
-    which frees its executors, and then raise KeyboardInterrupt and SystemExit."""
+def spark_job(
+    name: str, master: str | None, conf: Mapping[str, str], *, module: str = ""
+) -> Iterator[SparkSession]:
+    """`conf` are settings of Spark's. `module` is imported while Java starts, which takes as long. Raises PipelineError
+    in place of Spark's errors. SIGINT and SIGTERM stop Spark, which frees its executors, and then raise
+    KeyboardInterrupt and SystemExit."""
+    if module:
+        Thread(target=import_module, args=(module,), daemon=True).start()
     with _StopSignals() as signals:
         try:
             spark = spark_session(f"lbg {name}", master=master, settings=conf)
@@ -204,9 +210,17 @@ def spark_job(name: str, master: str | None, conf: Mapping[str, str]) -> Iterato
             try:
                 yield spark
             finally:
-                spark.stop()
+                _stop(spark)
         except (PySparkException, Py4JError) as error:
             raise error_of(error) from error
+
+
+def _stop(spark: SparkSession) -> None:
+    """PySpark's server of accumulators looks for its end every half a second: it is asked while the JVM ends."""
+    server = spark.sparkContext._accumulatorServer
+    if server is not None:
+        Thread(target=server.shutdown, daemon=True).start()
+    spark.stop()
 
 
 GRACE_S = 10.0
