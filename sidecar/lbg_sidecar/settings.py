@@ -90,7 +90,7 @@ class MemberSettings:
         least=1,
         most=PREFETCH_MAX,
     )
-    """None: see `lbg_sidecar.core.acks.derived_prefetch`. RabbitMQ: docs/rabbitmq.md, "Facts"."""
+    """None: see `lbg_sidecar.core.acks.derived_prefetch`. RabbitMQ: docs/internals/rabbitmq.md."""
     body_memory_mb: int | None = declared(
         None,
         "Megabytes of message bodies in memory; by default a quarter of the container's memory limit, or 64 "

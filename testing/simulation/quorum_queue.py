@@ -1,6 +1,6 @@
 """A quorum queue, by default with a single active consumer: its order of delivery, and what it takes back. Pure.
 
-What it does is what tests show on nodes of RabbitMQ (docs/rabbitmq.md, "Facts"); each method names its test, in
+What it does is what tests show on nodes of RabbitMQ (docs/internals/rabbitmq.md); each method names its test, in
 tests/rabbitmq/ or tests/oracle/.
 """
 

@@ -1,7 +1,7 @@
 """Acknowledgements: their schedule, and the prefetch window.
 
 A closing channel of a RabbitMQ quorum queue discards the acks that are behind 32 others which the queue has not applied
-(docs/rabbitmq.md, "Facts"), and there is no sign of it. So a channel that may be closed never has more than
+(docs/internals/rabbitmq.md), and there is no sign of it. So a channel that may be closed never has more than
 `UNPROVEN_FRAMES_MAX` on the way, and the close has 16. What exceeds these is acknowledged before the close, at the
 rate at which the broker applies it (docs/adr/0064-a-close-waits-for-acks.md).
 """

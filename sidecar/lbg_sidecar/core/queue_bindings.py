@@ -525,7 +525,7 @@ class Bindings:
 
     @property
     def equal_prefetch(self) -> int:
-        """The window of a queue where those of all members have to be equal (docs/rabbitmq.md, "Facts"); else 0."""
+        """The window of a queue where those of all members have to be equal (docs/internals/rabbitmq.md); else 0."""
         return self.prefetch(is_widest=True) if self.frames_are_lost else 0
 
     def prefetch(self, *, is_widest: bool = False) -> int:

@@ -1,6 +1,6 @@
 """Rebalancing: rebalance delay, and the moves and releases that are due and started.
 
-Waiting consumers are first in, first out, and each wrong one in between costs a hop (docs/rabbitmq.md, "Facts").
+Waiting consumers are first in, first out, and each wrong one in between costs a hop (docs/internals/rabbitmq.md).
 """
 
 from __future__ import annotations

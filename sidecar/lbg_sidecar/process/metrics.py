@@ -43,7 +43,7 @@ class Histogram:
 
 
 PAUSE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
-"""A planned move takes 2 to 6 ms (docs/rabbitmq.md, "Facts"), a drain up to max_handoff_s (3 s)."""
+"""A planned move takes 2 to 6 ms (docs/internals/rabbitmq.md), a drain up to max_handoff_s (3 s)."""
 
 CALL_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 """From a call over a unix socket to the call timeout."""

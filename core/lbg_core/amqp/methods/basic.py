@@ -130,7 +130,7 @@ class BasicNack(Method):
 
 @method(60, 300, "basic.revoke", SERVER)
 class BasicRevoke(Method):
-    """LBG's extension (docs/embedded-broker.md): the broker revokes deliveries of a consumer. Not `taken`: it
+    """LBG's extension (docs/internals/amqp-extensions.md): the broker revokes deliveries of a consumer. Not `taken`: it
     recalls those that the consumer has not begun. `taken`: another consumer has them. RabbitMQ's own methods
     of this class end at 202."""
 
@@ -149,7 +149,7 @@ class BasicRevokeOk(Method):
 
 @method(60, 302, "basic.capacity", CLIENT)
 class BasicCapacity(Method):
-    """LBG's extension (docs/embedded-broker.md): how many groups the consumer works on at a time, as of now."""
+    """LBG's extension (docs/internals/amqp-extensions.md): number of groups that the consumer works on now."""
 
     consumer_tag: ShortStr = ""
     groups: Long = 1
