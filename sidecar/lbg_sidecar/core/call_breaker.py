@@ -113,7 +113,10 @@ class Breaker(Part):
             self._try(Stage.RECOVERING, now)
 
     def may_take(self) -> bool:
-        return self.stage is None or len(self._lanes.running) < self._allowed
+        if self.stage is None:
+            return True
+        tried_at = self._tried_at
+        return sum(one.started_at >= tried_at for one in self._lanes.running) < self._allowed
 
     def called(self, in_flight: InFlight) -> None:
         if self.stage is Stage.PROBING and self._is_prober:

@@ -72,6 +72,12 @@ def test_calls_that_began_before_end_as_they_do_and_do_not_close_it() -> None:
     assert taken(member, 5.0) == []
 
 
+def test_a_call_that_runs_on_from_before_does_not_keep_the_try_from_starting() -> None:
+    member, calls = opened()
+    assert calls[1] in member.machine.dispatcher.running
+    assert len(taken(member, 11.0)) == 1
+
+
 def test_one_call_is_tried_and_then_twice_as_many_with_each_that_succeeds() -> None:
     member, calls = opened()
     for call in calls[1:]:
