@@ -29,7 +29,7 @@ PIPELINE_BENCH_ARGS ?=
 IMAGE_ARGS ?=
 E2E_ARGS ?=
 
-.PHONY: help install dev demo quick test test-all fuzz test-cluster test-browser test-rabbitmq4 record-oracle e2e check lint types imports rules format bench bench-pipeline chaos soak promises simulate full-disk exactly-once images clean
+.PHONY: help install dev demo quick test test-all fuzz test-cluster test-browser test-rabbitmq4 record-oracle e2e check lint types imports rules docs format bench bench-pipeline chaos soak promises simulate full-disk exactly-once images clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,6 +109,14 @@ imports: $(VENV)/.dev
 
 rules: $(VENV)/.dev
 	$(PYTEST) -q -m rule tests/suite
+
+docs: $(VENV)/.dev  ## make the pages and tables of docs/ that are made of code
+	$(VENV)/bin/python docs/sidecar_reference.py
+	$(VENV)/bin/python docs/operations_reference.py
+	$(VENV)/bin/python docs/cli_reference.py >docs/reference/cli.md
+	$(VENV)/bin/python docs/crd_reference.py >docs/reference/crds.md
+	$(VENV)/bin/python docs/output_reference.py >docs/reference/output.md
+	$(VENV)/bin/python docs/output_reference.py --schema >docs/reference/output.schema.json
 
 format: $(VENV)/.dev  ## format the code
 	$(VENV)/bin/ruff check --fix-only -q .

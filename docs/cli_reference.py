@@ -1,4 +1,4 @@
-"""Makes docs/cli.md from the commands' own help: `python docs/cli_reference.py > docs/cli.md`.
+"""Makes docs/reference/cli.md from the commands' own help: `python docs/cli_reference.py > docs/reference/cli.md`.
 
 A test compares the file with what this makes.
 """
@@ -16,7 +16,7 @@ from lbgroup.kubectl import kubectl_lbg
 WIDTH = 100
 HEAD = """# The `lbg` command
 
-Made by `python docs/cli_reference.py > docs/cli.md` from what `--help` says.
+Made by `python docs/cli_reference.py > docs/reference/cli.md` from what `--help` says.
 
 The exit status is 0, 1 for a failure (one line on standard error says what, where and what to do), 2 for a wrong
 command line, 3 if `lbg publish` published all and no queue took some of it, 4 if `lbg pipeline validate` had nothing

@@ -1,4 +1,4 @@
-"""Makes docs/crds.md from the schemas in crds/: `python docs/crd_reference.py > docs/crds.md`.
+"""Makes docs/reference/crds.md from the schemas in crds/: `python docs/crd_reference.py > docs/reference/crds.md`.
 
 A test compares the file with what this makes.
 """
@@ -16,8 +16,8 @@ CRDS = Path(__file__).resolve().parent.parent / "crds"
 ORDER = ("lbg.dev_loadbalancedgroups.yaml", "lbg.dev_brokers.yaml")
 HEAD = """# LoadBalancedGroup and Broker
 
-Made by `python docs/crd_reference.py > docs/crds.md` from crds/. The API server enforces the rules below the
-tables. [kubernetes.md](kubernetes.md) shows both kinds in use.
+Made by `python docs/crd_reference.py > docs/reference/crds.md` from crds/. The API server enforces the rules below the
+tables. [kubernetes.md](../kubernetes.md) shows both kinds in use.
 """
 
 

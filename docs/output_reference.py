@@ -1,7 +1,7 @@
-"""Makes docs/output.schema.json and docs/output.md from what commands print as JSON.
+"""Makes docs/reference/output.schema.json and docs/reference/output.md from what commands print as JSON.
 
-    python docs/output_reference.py --schema > docs/output.schema.json
-    python docs/output_reference.py > docs/output.md
+    python docs/output_reference.py --schema > docs/reference/output.schema.json
+    python docs/output_reference.py > docs/reference/output.md
 
 A test compares both with what this makes.
 """
@@ -152,7 +152,7 @@ def anchor(command: str) -> str:
 
 HEAD = """# Output as JSON
 
-Made by `python docs/output_reference.py > docs/output.md`.
+Made by `python docs/output_reference.py > docs/reference/output.md`.
 
 `--output json`, short `-o json`, of a command prints its result as JSON on standard output. `--output table`, the
 default, is text for people, which may change at any time. Commands that had `--json` before still have it: it is the
@@ -174,7 +174,7 @@ same as `--output json`, and `--json --output table` is refused.
 `output.schema.json#/$defs/group-show`.
 
 Without `--output`: `lbg consume` prints messages as JSON Lines in any case; with a command it prints logs only, as do
-`lbg sidecar`, `lbg console` and `lbg operator run` ([logging.md](logging.md)). `lbg completion` prints a script of a
+`lbg sidecar`, `lbg console` and `lbg operator run` ([logging.md](../logging.md)). `lbg completion` prints a script of a
 shell.
 """
 

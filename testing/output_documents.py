@@ -1,4 +1,4 @@
-"""JSON that commands print, checked against docs/output.schema.json: with no key that the schema lacks."""
+"""JSON that commands print, checked against docs/reference/output.schema.json: with no key that the schema lacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lbgroup.cli import cli
 from lbgroup.documents import STREAMS
 from testing import ROOT
 
-SCHEMA: dict[str, Any] = json.loads((ROOT / "docs" / "output.schema.json").read_text())
+SCHEMA: dict[str, Any] = json.loads((ROOT / "docs/reference/output.schema.json").read_text())
 
 
 def leaves() -> Iterator[tuple[str, click.Command]]:

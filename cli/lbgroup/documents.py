@@ -1,6 +1,6 @@
 """Documents that commands print with --output json. Keys are added, and none is removed or changed.
 
-`DOCUMENTS` has them by command; docs/output.schema.json and docs/output.md are made of it.
+`DOCUMENTS` has them by command; docs/reference/output.schema.json and docs/reference/output.md are made of it.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ def test_every_command_has_the_option_or_a_reason_not_to() -> None:
 def test_the_reference_is_made_of_the_documents(file: str, arguments: tuple[str, ...]) -> None:
     command = [sys.executable, DOCS / "output_reference.py", *arguments]
     made = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert (DOCS / file).read_text() == made.stdout, (
-        f"run: python docs/output_reference.py {' '.join(arguments)} > docs/{file}"
+    assert (DOCS / "reference" / file).read_text() == made.stdout, (
+        f"run: python docs/output_reference.py {' '.join(arguments)} > docs/reference/{file}"
     )
 
 

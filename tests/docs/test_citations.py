@@ -24,7 +24,7 @@ UNPUBLISHED = {
 }
 NOT_ON_AN_INDEX = r"pip install (-\w+ )*['\"]?lbgroup\b(?! @)(?!\[[\w,]+\] @)"
 """An installation by the distribution's name alone: whoever registers that name would be installed."""
-PAGE = re.compile(r"\bdocs/(?:adr/)?[\w-]+\.md\b")
+PAGE = re.compile(r"\bdocs/(?:(?:adr|internals|reference)/)?[\w-]+\.md\b")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#[\w-]*)?\)")
 
 

@@ -339,7 +339,7 @@ class Observations:
         return sorted(rows, key=lambda row: (SORTS[sort](row), row.description.group))
 
     def to_json(self, at: datetime, *, watched: str | None, now_s: float) -> dict[str, Any]:
-        """One object a look: docs/output.md."""
+        """One object a look: docs/reference/output.md."""
         looked = {
             "at": at.isoformat(timespec="milliseconds"),
             "groups": [row.to_json() for row in self.rows],

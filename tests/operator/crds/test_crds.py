@@ -182,6 +182,6 @@ def test_the_reference_is_what_the_schemas_say() -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (ROOT / "docs" / "crds.md").read_text() == module.reference(), (
-        "run: python docs/crd_reference.py > docs/crds.md"
+    assert (ROOT / "docs/reference/crds.md").read_text() == module.reference(), (
+        "run: python docs/crd_reference.py > docs/reference/crds.md"
     )
