@@ -18,6 +18,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "examples" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs/internals").glob("*.md")),
     *sorted((ROOT / "docs/reference").glob("*.md")),
 ]
 OPERATORS = {

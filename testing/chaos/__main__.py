@@ -1,4 +1,4 @@
-"""`python -m testing.chaos --engine embedded --seed 7`: see docs/chaos.md. Exit status 1 if a promise was broken."""
+"""`python -m testing.chaos --engine embedded` (docs/internals/chaos.md). Exit status 1: a promise was broken."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""`python -m testing.promises`: every promise of planned moves, cell by cell. See docs/promises.md. Exit status 1 if a
-cell showed something else than it must."""
+"""`python -m testing.promises`: every promise of planned moves, cell by cell (docs/internals/promises.md).
+
+Exit status 1 if a cell showed something else than it must.
+"""
 
 from __future__ import annotations
 

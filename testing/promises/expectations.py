@@ -101,7 +101,7 @@ def differences(
 
 
 def table_lines() -> list[str]:
-    """The table as docs/promises.md has it (Markdown)."""
+    """The table as docs/internals/promises.md has it (Markdown)."""
     rows = [
         "| mode | engine | move | handler time | at most cut off | complete within | why |",
         "|---|---|---|---|---|---|---|",

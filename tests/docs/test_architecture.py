@@ -1,4 +1,4 @@
-"""docs/ARCHITECTURE.md: every path and function that it names exists, and it names every import contract."""
+"""docs/internals/ARCHITECTURE.md: every path and function that it names exists, and it names every import contract."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from testing import ROOT
 
-PAGE = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+PAGE = (ROOT / "docs/internals/ARCHITECTURE.md").read_text()
 PACKAGES = {
     "lbg_core": "core",
     "lbg_broker": "broker",

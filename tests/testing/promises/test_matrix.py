@@ -130,5 +130,5 @@ def test_keys_are_spread_over_the_queues() -> None:
 
 
 def test_the_page_has_the_table() -> None:
-    page = ROOT / "docs" / "promises.md"
+    page = ROOT / "docs/internals/promises.md"
     assert "\n".join(table_lines()) in page.read_text()
