@@ -211,16 +211,13 @@ def validate(
 
     from lbg_pipeline.spark.jobs import shown_progress
     from lbg_pipeline.spark.session import spark_job
+    from lbg_pipeline.verify.batch import validate_journals
+    from lbg_pipeline.verify.report import report_lines
     from lbg_pipeline.verify.settings import ValidationSettings
 
     settings = ValidationSettings(settle_s, clock_skew_s, exactly_once, frozenset(groups) or None)
-    job = spark_job("validate", master, conf, module="lbg_pipeline.verify.batch")
-    with job as spark, shown_progress(spark) as progress:
-        from lbg_pipeline.verify.batch import validate_journals
-
+    with spark_job("validate", master, conf) as spark, shown_progress(spark) as progress:
         report = validate_journals(spark, journals, out, settings, progress=progress, made_by=_made_by())
-    from lbg_pipeline.verify.report import report_lines
-
     click.echo(json.dumps(report.as_json()) if as_json else "\n".join(report_lines(report)))
     return _status(report, strict)
 

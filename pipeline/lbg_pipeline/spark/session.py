@@ -13,7 +13,6 @@ import zipfile
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from threading import Event, Thread
 from types import FrameType, TracebackType
@@ -22,7 +21,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import lbg_core
 import lbg_pipeline
@@ -177,11 +176,6 @@ def fit_shuffles(spark: SparkSession, *, read_bytes: int = 0) -> None:
         spark.conf.set(_PARTITIONS, max(2 * context.defaultParallelism, fitting))
 
 
-def size_bytes(table: DataFrame) -> int:
-    """Of the files that `table` reads, as Spark's planner has it; nothing is read."""
-    return int(str(table._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
-
-
 def _require_java() -> None:
     home = os.environ.get("JAVA_HOME")
     if home:
@@ -195,14 +189,9 @@ def _require_java() -> None:
 
 
 @contextmanager
-def spark_job(
-    name: str, master: str | None, conf: Mapping[str, str], *, module: str = ""
-) -> Iterator[SparkSession]:
-    """`conf` are settings of Spark's. `module` is imported while Java starts, which takes as long. Raises PipelineError
-    in place of Spark's errors. SIGINT and SIGTERM stop Spark, which frees its executors, and then raise
-    KeyboardInterrupt and SystemExit."""
-    if module:
-        Thread(target=import_module, args=(module,), daemon=True).start()
+def spark_job(name: str, master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    """`conf` are settings of Spark's. Raises PipelineError in place of Spark's errors. SIGINT and SIGTERM stop Spark,
+    which frees its executors, and then raise KeyboardInterrupt and SystemExit."""
     with _StopSignals() as signals:
         try:
             spark = spark_session(f"lbg {name}", master=master, settings=conf)
@@ -210,17 +199,9 @@ def spark_job(
             try:
                 yield spark
             finally:
-                _stop(spark)
+                spark.stop()
         except (PySparkException, Py4JError) as error:
             raise error_of(error) from error
-
-
-def _stop(spark: SparkSession) -> None:
-    """PySpark's server of accumulators looks for its end every half a second: it is asked while the JVM ends."""
-    server = spark.sparkContext._accumulatorServer
-    if server is not None:
-        Thread(target=server.shutdown, daemon=True).start()
-    spark.stop()
 
 
 GRACE_S = 10.0
