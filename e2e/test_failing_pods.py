@@ -44,7 +44,7 @@ def test_an_application_that_ends_with_0_is_told(shop: Kubectl) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "words"), [("Exclusive", "exceeded quota"), ("Sessions", "0 of 1 pods exist")]
+    ("mode", "words"), [("Exclusive", "exceeded quota"), ("Sessions", "0 of 1 pod exists")]
 )
 def test_pods_that_a_quota_forbids_are_told(shop: Kubectl, mode: str, words: str) -> None:
     there = len(shop.select("pods"))
