@@ -1,5 +1,7 @@
-"""Changes that a cluster makes beside the operator: objects that are made again at once, admission that denies, a CRD that
-changes under stored objects, and two operators at a time."""
+"""Changes that a cluster makes beside the operator.
+
+Objects are made again at once, admission denies, a CRD changes under stored objects, and two operators run at a time.
+"""
 
 from __future__ import annotations
 

@@ -148,3 +148,10 @@ def test_a_file_in_utf_16_is_reported_once(spark: SparkSession, tmp_path: Path) 
         for name in ("be.jsonl", "le.jsonl", "marked.jsonl", "packed.jsonl.gz")
     ]
     assert journals.published.count() == 1
+
+
+def test_the_size_of_journals_is_known_without_reading_them(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "some.jsonl").write_text("x" * 1000)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "more.jsonl").write_text("x" * 24)
+    assert scan.journals_bytes(spark, [str(tmp_path)]) == 1024

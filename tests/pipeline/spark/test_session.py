@@ -13,11 +13,11 @@ from lbg_pipeline.errors import SparkUnusable
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
-    global SparkConf, SparkSession, fit_shuffles, size_bytes, spark_session
+    global SparkConf, SparkSession, fit_shuffles, spark_session
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    from lbg_pipeline.spark.session import fit_shuffles, size_bytes, spark_session
+    from lbg_pipeline.spark.session import fit_shuffles, spark_session
 
 
 def test_times_are_utc_and_nothing_listens_beyond_this_machine(spark: SparkSession) -> None:
@@ -76,8 +76,3 @@ def test_shuffles_fit_what_is_read_unless_the_user_has_said_otherwise() -> None:
     ):
         fit_shuffles(other, read_bytes=10 << 30)
         assert other.conf.told == {}
-
-
-def test_the_size_of_files_is_known_without_reading_them(spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "some.jsonl").write_text("x" * 1000)
-    assert size_bytes(spark.read.text(str(tmp_path))) == 1000
