@@ -50,10 +50,16 @@ class Installation:
 
     def script(self, name: str, *arguments: str, see: Path) -> list[str]:
         """The command line that runs one of RabbitMQ's scripts, which reads and writes below `see`."""
-        version = ".".join(map(str, self.version))
-        return self.command(
-            f"/usr/lib/rabbitmq/lib/rabbitmq_server-{version}/sbin/{name}", *arguments, see=see
-        )
+        return self.command(f"{self._server}/sbin/{name}", *arguments, see=see)
+
+    @property
+    def plugins(self) -> str:
+        """The directory of its plugins."""
+        return f"{self._server}/plugins"
+
+    @property
+    def _server(self) -> str:
+        return f"/usr/lib/rabbitmq/lib/rabbitmq_server-{'.'.join(map(str, self.version))}"
 
     def command(self, *command: str, see: Path | None = None) -> list[str]:
         """The command line that runs a program of the installation. Every step is an exec: the process id stays."""

@@ -256,6 +256,7 @@ class RabbitNode:
         """A line of sh that becomes one of RabbitMQ's scripts, with its arguments, for this node."""
         program = self._installation.script(name, see=self.directory)
         ours = {key: value for key, value in self._environment().items() if os.environ.get(key) != value}
+        ours["PLUGINS_DIR"] = self._installation.plugins  # as Debian's own rabbitmq-plugins sets it
         return (
             f'exec {shlex.join(["env", *(f"{key}={value}" for key, value in ours.items()), *program])} "$@"'
         )
