@@ -1,5 +1,5 @@
-"""Changes that a cluster makes beside the operator: objects that are made again at once, admission that denies, a CRD that
-changes under stored objects, and two operators at a time."""
+"""Changes that a cluster makes beside the operator: objects that are made again at once, admission that denies, a CRD
+that changes under stored objects, and two operators at a time."""
 
 from __future__ import annotations
 
